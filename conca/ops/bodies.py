@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["kernel", "plain_bodies", "register", "registered"]
+__all__ = ["kernel", "plain_bodies", "register", "registered", "required"]
 
 Body = Callable[..., Any]
 
 _loaders: dict[tuple[str, str], Callable[[], Body]] = {}
 _loaded: dict[tuple[str, str], Body | None] = {}
 _plain: ContextVar[bool] = ContextVar("conca_plain_bodies", default=False)
+_watch: ContextVar[set[str] | None] = ContextVar("conca_watched_operations", default=None)
 
 
 def register(operation: str, device: str, loader: Callable[[], Body]) -> None:
@@ -33,15 +34,28 @@ def registered() -> tuple[tuple[str, str], ...]:
 
 def kernel(operation: str, device: str) -> Body | None:
     """The kernel of `operation` on `device`, or None where the plain body has to run."""
-    if _plain.get():
-        return None
+    return None if _plain.get() else _load(operation, device)
+
+
+def required(operation: str, device: str) -> Body:
+    """The kernel of `operation`, for an inner op whose door has already chosen it (`plain_bodies` is not asked again)."""
+    body = _load(operation, device)
+    if body is None:
+        raise RuntimeError(f"operation {operation} has no kernel on {device}; its door should have run the plain body")
+    return body
+
+
+def _load(operation: str, device: str) -> Body | None:
     key = operation, device
     if key not in _loaded:
         try:
             _loaded[key] = _loaders[key]() if key in _loaders else None
         except ImportError:
             _loaded[key] = None
-    return _loaded[key]
+    body, seen = _loaded[key], _watch.get()
+    if body is not None and seen is not None:
+        seen.add(operation)
+    return body
 
 
 @contextmanager
@@ -52,3 +66,14 @@ def plain_bodies() -> Iterator[None]:
         yield
     finally:
         _plain.reset(token)
+
+
+@contextmanager
+def watched() -> Iterator[set[str]]:
+    """Inside this context the names of the operations that run on a kernel gather in the set it gives."""
+    seen: set[str] = set()
+    token = _watch.set(seen)
+    try:
+        yield seen
+    finally:
+        _watch.reset(token)

@@ -1,0 +1,50 @@
+# make demo   install into .venv, fit a forecaster on a real table, predict
+# make test   install what the tests need, run all of them
+# make lint   style, types, the ladder of imports
+# make bench  every benchmark in turn; figures go to bench/results
+# make map    write the map of files into README.md
+#
+# PYTHON names the interpreter that .venv is made from (3.11 or newer).
+
+PYTHON ?= python3
+BIN := .venv/bin
+DATA := examples/data/beijing-air.csv.xz
+
+.PHONY: demo test lint bench map clean
+
+# --force, so that the demo can be run again: it replaces its own runs/air and forecast.csv.
+demo: .venv/.user
+	$(BIN)/conca fit $(DATA) --target pm2.5 --time time --horizon 24 --out runs/air --force
+	$(BIN)/conca predict runs/air $(DATA) --out forecast.csv --force
+
+test: .venv/.developer
+	$(BIN)/python -m pytest
+
+lint: .venv/.developer
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.developer
+	set -e; for file in bench/*.py; do echo "$$file"; $(BIN)/python "$$file"; done
+
+clean:
+	rm -rf .venv
+
+.venv/.python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "conca needs Python 3.11 or newer: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/.user: .venv/.python constraints.txt pyproject.toml
+	@echo "Installing into .venv, which takes a minute or two"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all]"
+	touch $@
+
+.venv/.developer: .venv/.user
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all,dev]"
+	touch $@
+
+map: .venv/.developer
+	$(BIN)/python tests/test_house.py

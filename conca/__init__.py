@@ -1,0 +1,126 @@
+"""Memories that flow and memories that settle: sequence models and energy models for PyTorch.
+
+Names are handed on when they are first asked for: `import conca` costs next to nothing and needs no optional package.
+
+>>> import conca
+>>> "S4D" in dir(conca)
+True
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from conca.types import BadInput
+
+if TYPE_CHECKING:
+    from conca.energy import (
+        Divergence,
+        DoubleWell,
+        Energy,
+        Gaussian,
+        Hopfield,
+        Score,
+        descent,
+        mala,
+        mixture,
+        sample,
+        ula,
+    )
+    from conca.estimators.forecaster import Forecaster
+    from conca.estimators.load import load
+    from conca.layers.attention import Attention
+    from conca.layers.gated_mlp import GatedMLP
+    from conca.layers.lstm import LSTM
+    from conca.layers.mixer import Mixer, Output
+    from conca.layers.s4d import S4D
+    from conca.layers.short_conv import ShortConv
+    from conca.models.stack import Block, Stack, pattern
+    from conca.ops.bodies import plain_bodies
+    from conca.train.groups import param_groups
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "LSTM",
+    "S4D",
+    "Attention",
+    "BadInput",
+    "Block",
+    "Divergence",
+    "DoubleWell",
+    "Energy",
+    "Forecaster",
+    "GatedMLP",
+    "Gaussian",
+    "Hopfield",
+    "Mixer",
+    "Output",
+    "Score",
+    "ShortConv",
+    "Stack",
+    "descent",
+    "load",
+    "mala",
+    "mixture",
+    "param_groups",
+    "pattern",
+    "plain_bodies",
+    "sample",
+    "ula",
+]
+
+_WHERE = {
+    "S4D": "conca.layers.s4d",
+    "LSTM": "conca.layers.lstm",
+    "Attention": "conca.layers.attention",
+    "ShortConv": "conca.layers.short_conv",
+    "GatedMLP": "conca.layers.gated_mlp",
+    "Mixer": "conca.layers.mixer",
+    "Output": "conca.layers.mixer",
+    "Stack": "conca.models.stack",
+    "Block": "conca.models.stack",
+    "pattern": "conca.models.stack",
+    "Energy": "conca.energy",
+    "Score": "conca.energy",
+    "Gaussian": "conca.energy",
+    "DoubleWell": "conca.energy",
+    "Hopfield": "conca.energy",
+    "Divergence": "conca.energy",
+    "mixture": "conca.energy",
+    "sample": "conca.energy",
+    "descent": "conca.energy",
+    "ula": "conca.energy",
+    "mala": "conca.energy",
+    "Forecaster": "conca.estimators.forecaster",
+    "load": "conca.estimators.load",
+    "param_groups": "conca.train.groups",
+    "plain_bodies": "conca.ops.bodies",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that holds `name`; a missing optional package is named together with what installs it."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'conca' has no attribute {name!r}")
+    try:
+        value = getattr(import_module(_WHERE[name]), name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "conca"):
+            raise
+        line = f'conca.{name} needs {package}, which is not installed: pip install "conca[all]"'
+        raise ModuleNotFoundError(line, name=error.name) from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
+# The folder may be deleted: what it holds is faster, never different. It registers loaders and imports nothing heavy.
+if find_spec("conca.kernels") is not None:
+    import_module("conca.kernels")

@@ -1,0 +1,1 @@
+"""The command line: `conca fit | predict | check | info`, thin callers of what Python offers."""

@@ -1,0 +1,96 @@
+"""The entry point: one line for every error, and exit status 2 for what the user gave."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from conca import __version__
+from conca.cli import check, fit, info, predict
+from conca.types import BadInput
+
+__all__ = ["app", "main"]
+
+FAULT, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="Memories that flow: fit a forecaster on a table, predict with it, hold every layer to its laws.",
+)
+for command in (fit.fit, predict.predict, check.check, info.info):
+    app.command(epilog="With --debug, an error also shows where in the program it arose.")(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """Take what may stand before a command."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0 done, 1 a law failed, 2 bad input, 130 interrupted.
+
+    Data goes to stdout, everything else to stderr. Whatever goes wrong is one line there; a traceback appears with
+    `--debug` only.
+    """
+    os.environ.setdefault(
+        "OMP_WAIT_POLICY", "passive"
+    )  # PyTorch reads it when it is loaded: threads without work sleep
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = [word for word in given if word != "--debug"]
+    try:
+        status = _run(words or ["--help"])
+    except Exception as error:
+        if len(words) < len(given):
+            raise
+        line, status = _told(error)
+        print(f"conca: {line}", file=sys.stderr)
+    return status
+
+
+def _run(words: list[str]) -> int:
+    try:
+        status = typer.main.get_command(app).main(words, prog_name="conca", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        status = INTERRUPTED
+    except SystemExit as stop:  # how a training loop and a closed pipe end
+        status = INTERRUPTED if isinstance(stop.__context__, KeyboardInterrupt) else stop.code
+    except BrokenPipeError:  # whoever read has gone; the interpreter flushes once more on its way out
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = BROKEN_PIPE
+    if status == INTERRUPTED:
+        print("conca: interrupted", file=sys.stderr)
+    return int(status or 0)
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """One line about `error`, and the exit status it deserves."""
+    match error:
+        case typer.TyperException():
+            line, status = error.format_message(), BAD_INPUT
+        case BadInput():
+            line, status = str(error), BAD_INPUT
+        case ModuleNotFoundError() if not (error.name or "conca").startswith("conca"):
+            line, status = str(error), BAD_INPUT
+            if "pip install" not in line:
+                line = f'this needs {error.name}, which is not installed: pip install "conca[all]"'
+        case OSError():
+            line, status = f"{error.filename}: {error.strerror}" if error.filename else str(error), BAD_INPUT
+        case _:
+            line, status = f"{type(error).__name__}: {error} (--debug shows where)", FAULT
+    return " ".join(line.split()), status

@@ -1,0 +1,77 @@
+"""`conca predict`: a forecast of a table by a fitted run, as CSV."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
+
+from conca.types import BadInput
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["predict"]
+
+
+def predict(
+    run: Annotated[Path, Argument(metavar="RUN", help="Folder that `conca fit` wrote.")],
+    data: Annotated[
+        Path,
+        Argument(metavar="DATA", help="Table with the columns of the one it was fitted on (.csv, .gz, .xz, .parquet)."),
+    ],
+    out: Annotated[str, Option(metavar="FILE", help="CSV file to write; '-' is stdout.")] = "-",
+    rolling: Annotated[bool, Option("--rolling", help="Forecast from every row, not only from the end.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
+    quiet: Annotated[bool, Option("-q", "--quiet", help="No progress.")] = False,
+) -> None:
+    """Forecast a table with a fitted run.
+
+    One row for each step ahead and target: the series and time columns of the table, cutoff (the time of the last row
+    that was known), step, target_name, the quantiles q0.1, q0.5 and q0.9, and y where it is known.
+    """
+    path = None if out == "-" else Path(out)
+    if path is not None:
+        check_free(path, force)
+
+    import conca
+
+    forecast = conca.load(run).predict(data, rolling=rolling)
+    if path is None:
+        forecast.to_csv(sys.stdout, index=False)
+    else:
+        write_whole(forecast, path)
+
+
+def check_free(path: Path, force: bool) -> None:
+    """Refuse a place that cannot take the file, before any work is done."""
+    if path.is_dir():
+        raise BadInput(f"{path}: is a directory; name a file")
+    if not path.parent.is_dir():
+        raise BadInput(f"{path.parent}: there is no such folder; make it first")
+    if path.exists() and not force:
+        raise BadInput(f"{path}: exists; --force replaces it")
+
+
+def write_whole(forecast: pd.DataFrame, path: Path) -> None:
+    """Write CSV to `path`, whole or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            forecast.to_csv(file, index=False)
+        Path(temporary).chmod(0o666 & ~umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def umask() -> int:
+    """The bits that new files of this process lack; a temporary file has more taken away."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

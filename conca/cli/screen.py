@@ -1,0 +1,40 @@
+"""What is shown: tables that stay readable in a pipe, and one-line notices."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+__all__ = ["notice", "table"]
+
+PIPED = 160
+"""Width of what is not shown on a terminal, in characters: wide enough that no row is folded."""
+
+
+def console(stream: TextIO) -> Console:
+    """Colours and the width of the terminal on a terminal; plain text elsewhere."""
+    return Console(file=stream, width=None if stream.isatty() else PIPED, highlight=False)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
+    """Print a table to stdout: the first column to the left, the others to the right."""
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title) if title else None, title_justify="left")
+    for place, heading in enumerate(headings):
+        shown.add_column(heading, justify="right" if place else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*map(Text, row))
+    console(sys.stdout).print(shown)
+
+
+def notice(line: str) -> None:
+    """One line on stderr that is no error."""
+    print(f"conca: {line}", file=sys.stderr)

@@ -1,0 +1,89 @@
+"""One column of a table becomes numbers, or codes of categories, or an error that names the cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from conca.data.table import Origin
+from conca.types import BadInput
+
+__all__ = ["codes_in", "is_numeric", "levels_of", "numbers_in", "text_of"]
+
+NUMERIC_SHARE = 0.5
+"""A column with at least this share of numbers among its cells that are not missing is a column of numbers."""
+
+
+def is_numeric(column: pd.Series[Any]) -> bool:
+    """Whether a column holds numbers, by the rule of `read_panel`: its type, else at least half of its cells.
+
+    A column without any value counts as numbers.
+    """
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return False
+    if pd.api.types.is_numeric_dtype(column):
+        return True
+    text = text_of(column).dropna()
+    if not len(text):
+        return True
+    return bool(pd.to_numeric(text, errors="coerce").notna().mean() >= NUMERIC_SHARE)
+
+
+def numbers_in(column: pd.Series[Any], origin: Origin) -> NDArray[np.float64]:
+    """The column as numbers, NaN where missing, shape (N,). Raises BadInput at text and at infinite values."""
+    name = str(column.name)
+    if pd.api.types.is_complex_dtype(column):
+        raise BadInput(f"{origin.name}, column '{name}': complex numbers are not read; give real and imaginary columns")
+    if pd.api.types.is_numeric_dtype(column):
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    else:
+        text = text_of(column)
+        values = pd.to_numeric(text, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        broken = np.isnan(values) & text.notna().to_numpy()
+        if broken.any():
+            at = int(broken.argmax())
+            raise BadInput(
+                f"{origin.cell(at, name)}: '{shown(text.iloc[at])}' is not a number; "
+                "write a number, or leave the cell empty if the value is missing"
+            )
+    infinite = np.isinf(values)
+    if infinite.any():
+        at = int(infinite.argmax())
+        raise BadInput(f"{origin.cell(at, name)}: the value is infinite; leave the cell empty if it is missing")
+    return values
+
+
+def text_of(column: pd.Series[Any]) -> pd.Series[str]:
+    """The column as text; missing where it is missing or blank. Whole numbers and booleans read as 1, not 1.0 or True."""
+    if pd.api.types.is_bool_dtype(column):
+        column = column.astype("Int64")
+    elif pd.api.types.is_float_dtype(column):
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        if (np.isnan(values) | (values == np.rint(values))).all() and np.nanmax(np.abs(values), initial=0) < 2.0**53:
+            column = pd.Series(values, name=column.name).astype("Int64")
+    elif column.dtype == object:
+        column = column.map(lambda cell: int(cell) if isinstance(cell, (bool, np.bool_)) else cell)
+    text = column.astype(object).where(column.notna(), None).map(str, na_action="ignore").astype("string").str.strip()
+    return text.mask(text == "")
+
+
+def levels_of(column: pd.Series[Any]) -> tuple[str, ...]:
+    """The categories in a column, sorted as text."""
+    return tuple(sorted(str(level) for level in text_of(column).dropna().unique()))
+
+
+def codes_in(column: pd.Series[Any], levels: tuple[str, ...]) -> tuple[NDArray[np.int64], list[str]]:
+    """Codes of a categorical column, shape (N,): level i is i + 1, missing and unknown are 0; and the unknown levels."""
+    text = text_of(column)
+    codes = pd.Index(levels, dtype=object).get_indexer(pd.Index(text.astype(object))) + 1
+    unknown = sorted({str(level) for level in text[(codes == 0) & text.notna()].unique()})
+    return np.asarray(codes, dtype=np.int64), unknown
+
+
+def shown(cell: Any, limit: int = 40) -> str:
+    """A cell for an error line, cut if long."""
+    text = " ".join(str(cell).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"

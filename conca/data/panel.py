@@ -1,0 +1,198 @@
+"""The door of the room: a table of rows becomes series of numbers on a time grid.
+
+What counts as what, when it is not said:
+
+- every column that is not target, time or series is a covariate;
+- a column is numeric if pandas says so, or if at least half of its cells that are not missing are numbers; then any
+  text in it is an error that names the cell ('?' does not quietly turn a column of numbers into categories). All other
+  columns are categorical. `categorical=` names columns that are categories though they look like numbers;
+- a covariate without any value, of dates, or of texts that hardly repeat (more than 64 different ones and more than one
+  for every ten rows) is left out with a notice; named in `covariates`, it is kept, or refused if it cannot be;
+- missing is an empty cell, NaN, None, NaT, or the words pandas knows (NA, n/a, null).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from conca.data.columns import codes_in, numbers_in
+from conca.data.grid import Grid
+from conca.data.layout import Layout, lay_out
+from conca.data.roles import assign_roles, check_columns
+from conca.data.schema import Schema
+from conca.data.table import Origin, Source, read_table
+from conca.types import BadInput
+
+__all__ = ["Grid", "Key", "Panel", "Schema", "Series", "read_panel"]
+
+Key = tuple[Any, ...]
+Names = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One series on its time grid: T rows, of which those that the table lacked are missing throughout.
+
+    key          values of the series columns, () if there are none
+    times        (T,) datetime64[ns] (in UTC where the schema's grid has a zone) or int64, increasing
+    target       (T, K) float64, NaN where missing
+    numeric      (T, F) float64, NaN where missing
+    categorical  (T, C) int64 codes, 0 where missing or unknown
+    given        (T,) bool, whether the table had this row
+    """
+
+    key: Key
+    times: NDArray[Any]
+    target: NDArray[np.float64]
+    numeric: NDArray[np.float64]
+    categorical: NDArray[np.int64]
+    given: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """All series of a table.
+
+    schema    what the columns mean
+    series    the series that can be used, in the order in which the table first names them; at least one
+    left_out  key and reason of each series that is too short or has no target value
+    notices   lines for the user: what was sorted, filled, left out
+    """
+
+    schema: Schema
+    series: list[Series]
+    left_out: list[tuple[Key, str]] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+
+def read_panel(
+    source: Source,
+    *,
+    target: Names | None = None,
+    time: str | None = None,
+    series: Names = (),
+    covariates: Sequence[str] | None = None,
+    categorical: Sequence[str] = (),
+    schema: Schema | None = None,
+    minimum: int = 1,
+    strict: bool = False,
+) -> Panel:
+    """Read a table as series.
+
+    source       path of a CSV or Parquet file, or a data frame (`conca.data.table.read_table`)
+    target       column or columns to forecast; they are numeric
+    time         column of times; None: the order of the rows is time
+    series       column or columns that tell series apart; none: one series with the key ()
+    covariates   other columns to use; None: all
+    categorical  columns among the covariates that are categories though they look like numbers
+    schema       of an earlier panel, instead of the five above: columns and spacing are checked against it, categories
+                 that it does not know become code 0, other columns are ignored
+    minimum      rows on the grid that a series must have
+    strict       refuse the table if a series must be left out
+
+    Rows are sorted within each series. Times that a regular grid has and the table lacks become missing rows. Raises
+    BadInput, one line, on whatever cannot be read or understood.
+    """
+    targets, keys = as_names(target), as_names(series)
+    if schema is not None:
+        if targets or time is not None or keys or covariates is not None or categorical:
+            raise BadInput("a schema says what the columns are; give either the schema or the columns, not both")
+        keys = schema.series
+    table, origin, notices = read_table(source, text=keys), Origin.of(source), []
+    if schema is None:
+        schema, notices = assign_roles(table, origin, targets, time, keys, covariates, tuple(categorical))
+        layout = lay_out(table, origin, schema, None)
+        schema = layout.schema
+    else:
+        check_columns(table, origin, schema)
+        layout = lay_out(table, origin, schema, schema.grid)
+    notices += layout.notices
+    columns = read_values(table, origin, schema, notices)
+    found, left_out = cut(layout, columns, minimum)
+    report_left_out(found, left_out, origin, minimum, strict, notices)
+    return Panel(schema, found, left_out, notices)
+
+
+def as_names(names: Names | None) -> tuple[str, ...]:
+    """One name or several as a tuple."""
+    return () if names is None else (names,) if isinstance(names, str) else tuple(names)
+
+
+Values = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
+
+
+def read_values(table: pd.DataFrame, origin: Origin, schema: Schema, notices: list[str]) -> Values:
+    """Target (N, K), numeric (N, F) and categorical (N, C) values of the rows of the table, in its order."""
+    target = np.empty((len(table), len(schema.target)))
+    numeric = np.empty((len(table), len(schema.numeric)))
+    codes = np.empty((len(table), len(schema.categorical)), dtype=np.int64)
+    for k, name in enumerate(schema.target):
+        target[:, k] = numbers_in(table[name], origin)
+        if np.isnan(target[:, k]).all():
+            raise BadInput(f"{origin.name}, column '{name}': the target is missing in every row; name another column")
+    for f, name in enumerate(schema.numeric):
+        numeric[:, f] = numbers_in(table[name], origin)
+    for c, name in enumerate(schema.categorical):
+        codes[:, c], unknown = codes_in(table[name], schema.levels[c])
+        if unknown:
+            some = ", ".join(f"'{level}'" for level in unknown[:3]) + (", ..." if len(unknown) > 3 else "")
+            notices.append(f"column '{name}': {len(unknown)} unknown categories ({some}) are read as missing")
+    return target, numeric, codes
+
+
+def cut(layout: Layout, values: Values, minimum: int) -> tuple[list[Series], list[tuple[Key, str]]]:
+    """The series of a table, and those left out with the reason."""
+    target, numeric, codes = (layout.spread(v, fill) for v, fill in zip(values, (np.nan, np.nan, 0)))
+    found: list[Series] = []
+    left_out: list[tuple[Key, str]] = []
+    for key, begin, end in layout.stretches():
+        rows = slice(begin, end)
+        if end - begin < minimum:
+            left_out.append((key, f"{end - begin} rows, {minimum} needed"))
+        elif np.isnan(target[rows]).all():
+            left_out.append((key, "target missing throughout"))
+        else:
+            parts = target[rows], numeric[rows], codes[rows], layout.given[rows]
+            found.append(Series(key, layout.times[rows], *parts))
+    return found, left_out
+
+
+def report_left_out(
+    found: list[Series],
+    left_out: list[tuple[Key, str]],
+    origin: Origin,
+    minimum: int,
+    strict: bool,
+    notices: list[str],
+) -> None:
+    """Say which series are left out; raise BadInput if none remains, or if `strict`."""
+    if not left_out:
+        return
+    named = [f"{name_of(key)}: {reason}" for key, reason in left_out[:3]]
+    some = "; ".join(named) + ("; ..." if len(left_out) > 3 else "")
+    total = len(found) + len(left_out)
+    if not found:
+        raise BadInput(
+            f"{origin.name}: no series can be used ({some}); give longer series (at least {minimum} rows) with target values"
+        )
+    line = f"{len(left_out)} of {total} series left out ({some})"
+    if strict:
+        raise BadInput(f"{origin.name}: {line}; lengthen or remove them, or do without strict")
+    notices.append(line)
+
+
+def name_of(key: Key) -> str:
+    """A series for an error line."""
+    return "series " + "/".join(str(part) for part in key) if key else "the series"

@@ -1,0 +1,72 @@
+"""What the columns of a table mean to a model: kept in the run, so that new tables are read as the first one was."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conca.data.grid import Grid
+from conca.types import BadInput, nearest
+
+__all__ = ["Schema"]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table, by what they are for.
+
+    target       what is forecast, at least one column
+    time         the column of times; None: the order of the rows is time
+    series       the columns whose values together name a series; empty: the table is one series
+    numeric      covariates that are numbers
+    categorical  covariates that are categories
+    levels       the known categories of each categorical column, sorted; level i has code i + 1, and code 0 means
+                 missing or unknown
+    grid         the spacing of the rows in time
+    """
+
+    target: tuple[str, ...]
+    time: str | None = None
+    series: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    levels: tuple[tuple[str, ...], ...] = ()
+    grid: Grid = field(default_factory=Grid)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that a table must have to be read under this schema."""
+        time = () if self.time is None else (self.time,)
+        return (*self.series, *time, *self.target, *self.numeric, *self.categorical)
+
+    @property
+    def cardinalities(self) -> tuple[int, ...]:
+        """Number of codes of each categorical column: its levels and the code 0."""
+        return tuple(len(levels) + 1 for levels in self.levels)
+
+    def one_hot(self, codes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Codes (T, C) as indicators (T, number of all levels); code 0 is all zeros."""
+        parts = [np.eye(n)[codes[:, c]][:, 1:] for c, n in enumerate(self.cardinalities)]
+        return np.concatenate(parts, axis=1) if parts else np.empty((len(codes), 0))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain lists, strings and numbers, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Schema:
+        """The inverse of `as_dict`, also after a trip through JSON. Raises BadInput on an unknown or missing key."""
+        known = [f.name for f in fields(cls)]
+        for key in saved:
+            if key not in known:
+                raise BadInput(f"schema: unknown key '{key}'; {nearest(key, known)}")
+        if not saved.get("target"):
+            raise BadInput("schema: the key 'target' is missing or empty; it names the columns to forecast")
+        lists = {k: tuple(saved.get(k, ())) for k in ("target", "series", "numeric", "categorical")}
+        levels = tuple(tuple(level) for level in saved.get("levels", ()))
+        if len(levels) != len(lists["categorical"]):
+            raise BadInput("schema: 'levels' must hold one list for each column of 'categorical'")
+        return cls(time=saved.get("time"), levels=levels, grid=Grid.from_dict(saved.get("grid", {})), **lists)

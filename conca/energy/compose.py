@@ -1,0 +1,234 @@
+"""What landscapes become when they are composed: sums, mixtures, landscapes under conditions, landscapes partly known.
+
+Nobody builds these by name: `Energy` and `Score` do, by `+`, `-`, `*`, `on`, `at` and `given`; `mixture` is a function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from conca.energy.energy import Energy, Score
+from conca.types import BadInput
+
+__all__ = ["Bound", "BoundScore", "Given", "GivenScore", "Mixture", "ScoreSum", "Sum", "bind", "combine", "given", "hold", "mixture"]
+
+
+def hold(module: nn.Module, name: str, value: Tensor) -> None:
+    """Keep `value` in `module`: a Parameter as a parameter, any other tensor as a buffer."""
+    if isinstance(value, nn.Parameter):
+        module.register_parameter(name, value)
+        return
+    if value.is_inference():  # autograd refuses to save such a tensor, and slopes are needed under inference_mode too
+        with torch.inference_mode(False):
+            value = value.clone()
+    module.register_buffer(name, value)
+
+
+class _WeightedSum(Score):
+    """Weights and terms; a weight is a number, or a tensor of shape () or (B,)."""
+
+    def __init__(self, terms: Sequence[tuple[float | Tensor, Score]]) -> None:
+        super().__init__()
+        self.terms = nn.ModuleList(term for _, term in terms)
+        self.shape = _shape(self.parts())
+        self._weights: list[float | str] = []
+        for i, (weight, _) in enumerate(terms):
+            if isinstance(weight, Tensor):
+                hold(self, f"weight_{i}", weight)
+                self._weights.append(f"weight_{i}")
+            elif math.isfinite(weight):
+                self._weights.append(float(weight))
+            else:
+                raise BadInput(f"a weight of an energy must be finite, not {weight}")
+
+    def weights(self) -> tuple[float | Tensor, ...]:
+        """One per term."""
+        return tuple(cast(Tensor, getattr(self, w)) if isinstance(w, str) else w for w in self._weights)
+
+    def parts(self) -> tuple[Score, ...]:
+        return tuple(cast(Iterable[Score], self.terms))
+
+    def _bind(self, values: dict[str, Any]) -> Score:
+        return _combine(list(zip(self.weights(), _bind_parts(self.parts(), values))))
+
+    def extra_repr(self) -> str:
+        return "weights=" + ", ".join("tensor" if isinstance(w, str) else f"{w:g}" for w in self._weights)
+
+
+class ScoreSum(_WeightedSum):
+    """A weighted sum in which at least one term knows only its slope; made by `+`, `-` and `*`."""
+
+    def score(self, x: Tensor, /) -> Tensor:
+        x = self.clamp(x)
+        total = torch.zeros_like(x)
+        for weight, term in zip(self.weights(), self.parts()):
+            if isinstance(weight, Tensor):
+                weight = weight.reshape(weight.shape + (1,) * (x.dim() - weight.dim()))
+            total = total + (weight * term.evaluate(x)[1]).to(x.dtype)
+        return torch.where(self.free(x), total, 0)
+
+
+class Sum(_WeightedSum, Energy):
+    """A weighted sum of energies, a product of experts; made by `+`, `-` and `*`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.clamp(x)
+        energies = [weight * cast(Energy, term)(x) for weight, term in zip(self.weights(), self.parts())]
+        return torch.stack(energies).sum(0) if len(energies) > 1 else energies[0]
+
+
+class Mixture(Energy):
+    """A sum of densities, E = -logsumexp(log w_i - E_i); made by `mixture`."""
+
+    log_weights: Tensor
+
+    def __init__(self, parts: Sequence[Energy], weights: Sequence[float] | Tensor | None = None) -> None:
+        super().__init__()
+        if not parts or not all(isinstance(part, Energy) for part in parts):
+            raise TypeError("a mixture is made of one energy or more; an object that knows only a slope cannot be mixed")
+        self.terms = nn.ModuleList(parts)
+        self.shape = _shape(self.parts())
+        given = torch.ones(len(parts)) if weights is None else torch.as_tensor(weights, dtype=torch.get_default_dtype())
+        if given.shape != (len(parts),) or not bool((given > 0).all() & given.isfinite().all()):
+            raise BadInput(f"a mixture of {len(parts)} energies needs {len(parts)} positive weights")
+        hold(self, "log_weights", given.log())
+
+    def parts(self) -> tuple[Score, ...]:
+        return tuple(cast(Iterable[Score], self.terms))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.clamp(x)
+        logs = [log - cast(Energy, term)(x) for log, term in zip(self.log_weights, self.parts())]
+        return -torch.logsumexp(torch.stack(logs), dim=0)
+
+    def _bind(self, values: dict[str, Any]) -> Score:
+        return Mixture(cast(list[Energy], _bind_parts(self.parts(), values)), self.log_weights.exp())
+
+
+def mixture(*energies: Energy, weights: Sequence[float] | Tensor | None = None) -> Energy:
+    """The energy whose density is the weighted sum of the densities exp(-E_i): E = -log sum_i w_i exp(-E_i).
+
+    The densities are taken as they are; where they are normalised (`Gaussian`), weights that sum to 1 are mixing proportions.
+
+    Args:
+        energies: one or more, all reading x of one shape.
+        weights: positive, one per energy; 1 each by default.
+
+    Raises:
+        TypeError: where something is not an Energy.
+        BadInput: where the weights are not as many as the energies, or not positive.
+    """
+    return Mixture(energies, weights)
+
+
+class BoundScore(Score):
+    """A score under conditions; made by `on`."""
+
+    def __init__(self, inner: Score, values: dict[str, Any]) -> None:
+        super().__init__()
+        self.inner = inner
+        self.shape = inner.shape
+        self._constants: dict[str, Any] = {}
+        self._held: list[str] = []
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                hold(self, f"on_{name}", value)
+                self._held.append(name)
+            else:
+                self._constants[name] = value
+
+    def values(self) -> dict[str, Any]:
+        """The bound conditions, by name."""
+        return self._constants | {name: getattr(self, f"on_{name}") for name in self._held}
+
+    def parts(self) -> tuple[Score, ...]:
+        return (self.inner,)
+
+    def conditions(self) -> frozenset[str]:
+        return self.inner.conditions() - self.values().keys()
+
+    def score(self, x: Tensor, /) -> Tensor:
+        return self.inner.score(x, **self.values())
+
+    def _bind(self, values: dict[str, Any]) -> Score:
+        return type(self)(self.inner, self.values() | values)
+
+
+class Bound(BoundScore, Energy):
+    """An energy under conditions; made by `on`."""
+
+    inner: Energy
+    score = Energy.score
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x, **self.values())
+
+
+class GivenScore(Score):
+    """A score whose known coordinates are held; made by `given`."""
+
+    known: Tensor
+    mask: Tensor
+
+    def __init__(self, inner: Score, known: Tensor, mask: Tensor) -> None:
+        super().__init__()
+        if mask.dtype != torch.bool:
+            raise BadInput(f"the mask of what is known must be bool, not {mask.dtype}")
+        try:
+            seen = torch.where(mask, known, torch.zeros((), dtype=known.dtype, device=known.device))
+        except RuntimeError as error:
+            raise BadInput(f"mask {tuple(mask.shape)} and known {tuple(known.shape)} do not broadcast") from error
+        if not bool(seen.isfinite().all()):
+            raise BadInput("what is known must be finite wherever the mask is True")
+        self.inner = inner
+        self.shape = inner.shape
+        hold(self, "known", known)
+        hold(self, "mask", mask)
+
+    def parts(self) -> tuple[Score, ...]:
+        return (self.inner,)
+
+    def clamp(self, x: Tensor) -> Tensor:
+        x = self.inner.clamp(x)
+        try:
+            clamped = torch.where(self.mask, self.known.to(x.dtype), x)
+        except RuntimeError:
+            clamped = self.known
+        if clamped.shape != x.shape:
+            raise BadInput(f"known {tuple(self.known.shape)} and mask {tuple(self.mask.shape)} do not broadcast to {tuple(x.shape)}")
+        return clamped
+
+    def score(self, x: Tensor, /) -> Tensor:
+        return torch.where(self.mask, 0, self.inner.score(self.clamp(x)))
+
+    def _bind(self, values: dict[str, Any]) -> Score:
+        return type(self)(self.inner.on(**values), self.known, self.mask)
+
+
+class Given(GivenScore, Energy):
+    """An energy whose known coordinates are held; made by `given`."""
+
+    inner: Energy
+    score = Energy.score
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(self.clamp(x))
+
+
+def _combine(terms: Sequence[tuple[float | Tensor, Score]]) -> Score:
+    return Sum(terms) if all(isinstance(term, Energy) for _, term in terms) else ScoreSum(terms)
+
+
+def _bind_parts(parts: Iterable[Score], values: dict[str, Any]) -> list[Score]:
+    return [part.on(**{k: v for k, v in values.items() if k in part.conditions()}) for part in parts]
+
+
+def _shape(parts: Iterable[Score]) -> tuple[int, ...] | None:
+    return next((part.shape for part in parts if part.shape is not None), None)
+
+

@@ -1,0 +1,240 @@
+"""The second contract: a landscape. An `Energy` gives one number per sample, a `Score` knows only the way down.
+
+Landscapes add (a product of experts), scale, mix, take conditions and hold known coordinates fixed:
+
+    E1 + E2, sum([E1, E2, E3])   exp(-E) multiplies (Hinton 2002, "Training products of experts by minimizing contrastive divergence")
+    w * E, E / T, E1 - w * E2    inverse temperature, temperature, negation (Du, Li & Mordatch 2020, "Compositional visual generation")
+    mixture(E1, E2)              exp(-E) adds
+    E.on(y=...), E.at(t)         conditions are bound, never passed along
+    E.given(known, mask)         what is known does not move
+
+Tensors that a landscape is given (weights, conditions, known values) are held: a `nn.Parameter` stays one and is trained, any
+other tensor becomes a buffer; both move with the module and are in its `state_dict`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, cast, overload
+
+import torch
+from torch import Tensor, nn
+
+from conca.types import BadInput, nearest
+
+__all__ = ["Energy", "Score"]
+
+
+class Score(nn.Module):
+    """A landscape of which only the slope is known (a diffusion network): write `score`.
+
+    It adds, scales, takes conditions and holds known coordinates like an energy; samplers that compare energies refuse it.
+
+    Attributes:
+        shape: the shape of one point without the batch axis, or None where any will do.
+    """
+
+    shape: tuple[int, ...] | None = None
+    __array_ufunc__: ClassVar[None] = None  # so that numpy's numbers leave `w * E` to us
+    _reads: ClassVar[str] = "score"
+
+    def score(self, x: Tensor, /) -> Tensor:
+        """The way down, -dE/dx: shape (B, ...) in, the same shape out."""
+        raise NotImplementedError(f"{type(self).__name__} must define score(x)")
+
+    def evaluate(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
+        """(energy (B,) or None where unknown, score (B, ...)); raises BadInput where the score has another shape than x."""
+        score = self.score(_point(self, x))
+        if score.shape != x.shape or score.dtype != x.dtype:
+            raise BadInput(f"{type(self).__name__}.score must give {_look(x)} like its input, not {_look(score)}")
+        return None, score
+
+    def parts(self) -> tuple[Score, ...]:
+        """The landscapes that this one is made of, over the same x; a plain one has none."""
+        return ()
+
+    def clamp(self, x: Tensor) -> Tensor:
+        """`x` with every known coordinate put in its place: shape (B, ...) in and out, `x` unchanged.
+
+        Every kernel and every start calls it; a composite applies the clamps of its parts.
+        """
+        for part in self.parts():
+            x = part.clamp(x)
+        return x
+
+    def free(self, x: Tensor) -> Tensor:
+        """Bool, shape of `x`: the coordinates that `clamp` leaves alone."""
+        return self.clamp(torch.zeros_like(x)) != self.clamp(torch.ones_like(x))
+
+    def conditions(self) -> frozenset[str]:
+        """Names that `on` can bind: the further arguments of `forward` (of `score`, where only a slope is known)."""
+        if self.parts():
+            return frozenset().union(*(part.conditions() for part in self.parts()))
+        after_x = list(inspect.signature(getattr(self, self._reads)).parameters.values())[1:]
+        return frozenset(p.name for p in after_x if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+
+    def on(self, **values: Any) -> Score:
+        """This landscape under conditions, e.g. `E.on(y=labels)`; a composite hands each to the parts that read it.
+
+        Raises BadInput for a condition that nothing here reads.
+        """
+        if unknown := sorted(values.keys() - self.conditions()):
+            known = self.conditions()
+            hint = nearest(unknown[0], known) if known else "it takes no conditions"
+            raise BadInput(f"{type(self).__name__} has no condition '{unknown[0]}'; {hint}")
+        return self._bind(values)
+
+    def at(self, t: float | Tensor) -> Score:
+        """This landscape at level `t` of its path (noise level, temperature): `on(t=t)`."""
+        return self.on(t=t)
+
+    def given(self, known: Tensor, mask: Tensor) -> Score:
+        """This landscape with the coordinates under `mask` held at `known`; see `Energy.given`."""
+        return GivenScore(self, known, mask)
+
+    def _bind(self, values: dict[str, Any]) -> Score:
+        return BoundScore(self, values)
+
+    def __add__(self, other: Score) -> Score:
+        return _combine([(1.0, self), (1.0, other)]) if isinstance(other, Score) else NotImplemented
+
+    def __radd__(self, other: int) -> Score:
+        return self if isinstance(other, int) and other == 0 else NotImplemented  # the 0 that sum() starts from
+
+    def __sub__(self, other: Score) -> Score:
+        return _combine([(1.0, self), (-1.0, other)]) if isinstance(other, Score) else NotImplemented
+
+    def __mul__(self, weight: float | Tensor) -> Score:
+        return _combine([(weight, self)]) if isinstance(weight, (float, int, Tensor)) else NotImplemented
+
+    def __rmul__(self, weight: float | Tensor) -> Score:
+        return self * weight
+
+    def __truediv__(self, temperature: float | Tensor) -> Score:
+        return self * (1.0 / temperature)
+
+    def __neg__(self) -> Score:
+        return self * -1.0
+
+
+class Energy(Score):
+    """A landscape: write `forward(x) -> energy`, one number per sample.
+
+    `forward` takes x of shape (B, ...) and gives shape (B,). Low is plausible: the density is proportional to exp(-E). Rows
+    never interact. Further arguments of `forward` are conditions, bound by `on`. Set `shape` to the shape of one point, so that
+    the laws of `conca.laws` know what to draw.
+
+    Calling it raises BadInput where `forward` gives anything but shape (B,).
+    """
+
+    _reads: ClassVar[str] = "forward"
+
+    @classmethod
+    def samples(cls) -> tuple[Energy, ...]:
+        """Small instances that reach every branch, for laws and tests; none unless the class says so."""
+        return ()
+
+    def __call__(self, x: Tensor, **conditions: Any) -> Tensor:
+        energy = super().__call__(_batched(self, x), **conditions)
+        if not isinstance(energy, Tensor) or energy.shape != x.shape[:1]:
+            found = _look(energy) if isinstance(energy, Tensor) else type(energy).__name__
+            raise BadInput(f"{type(self).__name__}.forward must give one number per sample, shape ({len(x)},), not {found}")
+        return energy
+
+    def score(self, x: Tensor, /) -> Tensor:
+        """-dE/dx, shape (B, ...), under no_grad and inference_mode too.
+
+        With gradients on it is differentiable, with respect to x and to the parameters (energies are trained through it).
+        Raises BadInput where x is not floating point.
+        """
+        return self.evaluate(x)[1]
+
+    def evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(energy (B,), score (B, ...)) for the price of one; a subclass that knows its slope overrides `score` or this."""
+        _point(self, x)
+        if type(self).score is not Energy.score:
+            return self(x), cast(Tensor, super().evaluate(x)[1])
+        keep = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.enable_grad():
+            if keep and x.requires_grad:
+                z = x.view_as(x)  # a node of its own: a condition that happens to be x too is not differentiated
+            else:
+                z = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
+            energy = self(z)
+            if energy.requires_grad:
+                (slope,) = torch.autograd.grad(energy.sum(), z, create_graph=keep, materialize_grads=True)
+            else:
+                slope = torch.zeros_like(z)
+            return (energy, -slope) if keep else (energy.detach(), -slope.detach())
+
+    def on(self, **values: Any) -> Energy:
+        """This energy under conditions, e.g. `E.on(y=labels)`; a composite hands each to the parts that read it.
+
+        Raises BadInput for a condition that nothing here reads.
+        """
+        return cast(Energy, super().on(**values))
+
+    def at(self, t: float | Tensor) -> Energy:
+        """This energy at level `t` of its path (noise level, temperature): `on(t=t)`."""
+        return self.on(t=t)
+
+    def given(self, known: Tensor, mask: Tensor) -> Energy:
+        """This energy with the coordinates under `mask` held at `known`: completion, conditioning, inpainting.
+
+        Args:
+            known: broadcasts to x, (B, ...) or the shape of one point; finite under the mask, anything elsewhere.
+            mask: bool, broadcasts to x; True where known.
+
+        Raises BadInput where the mask is not bool, something known is not finite, or the shapes do not broadcast to x.
+        """
+        return Given(self, known, mask)
+
+    def _bind(self, values: dict[str, Any]) -> Score:
+        return Bound(self, values)
+
+    @overload
+    def __add__(self, other: Energy) -> Energy: ...
+    @overload
+    def __add__(self, other: Score) -> Score: ...
+    def __add__(self, other: Score) -> Score:
+        return super().__add__(other)
+
+    def __radd__(self, other: int) -> Energy:
+        return cast(Energy, super().__radd__(other))
+
+    @overload
+    def __sub__(self, other: Energy) -> Energy: ...
+    @overload
+    def __sub__(self, other: Score) -> Score: ...
+    def __sub__(self, other: Score) -> Score:
+        return super().__sub__(other)
+
+    def __mul__(self, weight: float | Tensor) -> Energy:
+        return cast(Energy, super().__mul__(weight))
+
+    def __rmul__(self, weight: float | Tensor) -> Energy:
+        return self * weight
+
+    def __truediv__(self, temperature: float | Tensor) -> Energy:
+        return self * (1.0 / temperature)
+
+    def __neg__(self) -> Energy:
+        return self * -1.0
+
+
+def _look(x: Tensor) -> str:
+    return f"shape {tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
+
+
+def _batched(landscape: Score, x: Tensor) -> Tensor:
+    if not isinstance(x, Tensor) or x.dim() == 0:
+        raise BadInput(f"{type(landscape).__name__} reads a tensor whose first axis is the batch, not {x!r}")
+    return x
+
+
+def _point(landscape: Score, x: Tensor) -> Tensor:
+    if not _batched(landscape, x).is_floating_point():
+        raise BadInput(f"{type(landscape).__name__} has a slope at floating-point x alone, not at {_look(x)}")
+    return x

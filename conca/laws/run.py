@@ -1,0 +1,109 @@
+"""Runs the laws on the families that are found, or on a mixer of the user's own, and says how each came out."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from .. import layers
+from ..layers.mixer import Mixer
+
+from .agreement import bodies_agree, forms_agree, forms_agree_bfloat16, forms_agree_float32, gradients_agree, split, twice
+from .conduct import bounded, causal, honest, kept, pure, rows_independent
+from .outcome import DoesNotApply
+from .rows import packed, ragged
+
+__all__ = ["LAWS", "Verdict", "check", "mixers"]
+
+LAWS: dict[str, Callable[[Mixer[Any]], None]] = {
+    "forms agree": forms_agree,
+    "forms agree (float32)": forms_agree_float32,
+    "forms agree (bfloat16)": forms_agree_bfloat16,
+    "split": split,
+    "gradients agree": gradients_agree,
+    "pure": pure,
+    "causal": causal,
+    "rows independent": rows_independent,
+    "bounded": bounded,
+    "ragged": ragged,
+    "packed": packed,
+    "kept": kept,
+    "bodies agree": bodies_agree,
+    "honest modules": honest,
+    "twice differentiable": twice,
+}
+"""The thirteen laws of a mixer by name (the first in three precisions), each a function that raises AssertionError."""
+
+
+class Verdict(NamedTuple):
+    """How one law came out on one sample of one family."""
+
+    family: str
+    sample: int
+    law: str
+    outcome: str
+    """"holds", "does not apply" or "broken"."""
+    message: str
+    seconds: float
+
+
+def mixers() -> dict[str, type[Mixer[Any]]]:
+    """Every mixer of the rooms `layers` and `models`, by name, found by walking."""
+    found = dict(layers.families())
+    for module in layers.walked("conca.models"):
+        found |= {name.lower(): cls for name, cls in layers.mixers(module).items()}
+    return dict(sorted(found.items()))
+
+
+def check(target: type[Mixer[Any]] | Mixer[Any], laws: tuple[str, ...] | None = None) -> Iterator[Verdict]:
+    """Run the laws, in float64 and evaluation mode, on the samples of a class, or on one instance (a copy of it).
+
+    Args:
+        target: a mixer class (its `samples()` are used), or an instance.
+        laws: names from `LAWS`; None runs all.
+
+    Yields:
+        One verdict per sample and law, as they come.
+    """
+    name = (target if inspect.isclass(target) else type(target)).__name__.lower()
+    with _double():
+        samples = target.samples() if inspect.isclass(target) else (copy.deepcopy(target),)
+        for number, sample in enumerate(samples):
+            sample.double().eval()
+            for law in laws or tuple(LAWS):
+                begin = time.perf_counter()
+                outcome, message = _outcome(LAWS[law], sample)
+                yield Verdict(name, number, law, outcome, message, time.perf_counter() - begin)
+
+
+def _outcome(law: Callable[[Mixer[Any]], None], mixer: Mixer[Any]) -> tuple[str, str]:
+    try:
+        law(mixer)
+    except DoesNotApply as reason:
+        return "does not apply", str(reason)
+    except AssertionError as error:
+        return "broken", str(error)
+    except Exception as error:  # a law is also broken by an error of the mixer's own, whatever it is
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return "broken", f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})".replace("\n", " ")
+    return "holds", ""
+
+
+@contextmanager
+def _double() -> Iterator[None]:
+    """float64 by default, and a seed of its own, both as before afterwards."""
+    before = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)

@@ -1,0 +1,92 @@
+"""Short causal convolution: each channel sees its last few values, and remembers exactly one fewer than it sees.
+
+    y_t = bias + sum_{k < W} w_k x_{t - k}        optionally followed by SiLU
+
+The depthwise convolution of H3 (Fu et al., 2022) and Mamba (Gu and Dao, 2023); the state holds W - 1 columns.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..ops.convolution import causal_convolution
+from .mixer import Mixer, Work
+
+__all__ = ["ShortConv", "ShortConvState"]
+
+
+class ShortConvState(NamedTuple):
+    """The last W - 1 inputs, oldest first."""
+
+    tail_BWD: Tensor
+
+
+class ShortConv(Mixer[ShortConvState]):
+    """Depthwise causal convolution of width `d_conv`.
+
+    Args:
+        d_model: number of channels.
+        d_conv: width W, at least 1.
+        activation: apply SiLU.
+        bias: add a bias.
+        device, dtype: of the parameters.
+
+    Raises:
+        ValueError: if `d_conv` is less than 1.
+    """
+
+    ragged = True
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        d_conv: int = 4,
+        activation: bool = True,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if d_conv < 1:
+            raise ValueError(f"d_conv must be at least 1, got {d_conv}")
+        self.d_model, self.d_conv, self.activation = d_model, d_conv, activation
+        bound = 1 / math.sqrt(d_conv)
+        self.weight = nn.Parameter(torch.empty(d_model, d_conv, device=device, dtype=dtype).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(d_model, device=device, dtype=dtype)) if bias else None
+
+    @classmethod
+    def samples(cls) -> tuple[Self, ...]:
+        """The usual width; a bare one; a width of one, which remembers nothing."""
+        return cls(5), cls(3, d_conv=3, activation=False, bias=False), cls(2, d_conv=1)
+
+    def init_state(self, batch: int) -> ShortConvState:
+        """Zeros (B, W - 1, D)."""
+        return ShortConvState(self.zeros(batch, self.d_conv - 1, self.d_model, half=True))
+
+    def step(self, x: Tensor, state: ShortConvState, *, elapsed: Tensor | None = None) -> tuple[Tensor, ShortConvState]:
+        """One token: x (B, D)."""
+        y, state = self.parallel(x[:, None], state, lengths=None, starts=None, elapsed=None)
+        return y[:, 0], state
+
+    def parallel(
+        self, x: Tensor, state: ShortConvState, *, lengths: Tensor | None, starts: Tensor | None, elapsed: Tensor | None
+    ) -> tuple[Tensor, ShortConvState]:
+        """All windows at once; what is remembered of a shorter row ends at its last valid token."""
+        weight, bias = self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype)
+        tail = state.tail_BWD
+        y, new = causal_convolution(x, weight, bias, tail.to(x.dtype))
+        if lengths is not None:
+            line = torch.cat([tail, x.to(tail.dtype)], 1)
+            at = lengths[:, None] + torch.arange(self.d_conv - 1, device=x.device)
+            new = line[torch.arange(len(x), device=x.device)[:, None], at]
+        return (F.silu(y) if self.activation else y), ShortConvState(new.to(tail.dtype))
+
+    def work(self) -> Work:
+        """W multiply-adds per channel."""
+        return Work(self.weight.numel(), super().work().bytes)

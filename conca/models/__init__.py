@@ -1,0 +1,1 @@
+"""Layers put together, and to disk and back."""

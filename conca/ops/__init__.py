@@ -1,0 +1,1 @@
+"""Mathematics: pure functions of tensors, and the readable PyTorch body of each operation."""

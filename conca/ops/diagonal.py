@@ -1,0 +1,200 @@
+"""A diagonal state space: h_t = a h_{t-1} + b u_t, y_t = Re(sum_n c h_t), with N complex modes for every channel of u.
+
+The door `diagonal_ssm`. Its readable bodies are in `conca.ops.diagonal_bodies`: the recurrence (the definition), the chunked
+matrix form (what runs where there is no kernel, and gives the second derivative) and the convolution.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from conca.ops import bodies
+from conca.ops.diagonal_bodies import (
+    CHUNK,
+    aligned,
+    diagonal_ssm_chunked,
+    diagonal_ssm_convolution,
+    diagonal_ssm_recurrence,
+)
+from conca.ops.doors import axes, fold, has_kernel, opened
+
+__all__ = ["CHUNK", "diagonal_ssm", "diagonal_ssm_chunked", "diagonal_ssm_convolution", "diagonal_ssm_recurrence"]
+
+Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+Maybe = Tensor | None
+
+
+def diagonal_ssm(
+    u_BTD: Tensor,
+    a_DN: Tensor,
+    b_DN: Tensor,
+    c_DN: Tensor,
+    h_BDN: Tensor,
+    *,
+    lengths: Maybe = None,
+    starts: Maybe = None,
+) -> tuple[Tensor, Tensor]:
+    """Outputs y (B, T, D) of a diagonal state space from the state h (B, D, N), and the state after the last step.
+
+    u real (B, T, D); a, b, c (D, N) and h complex (real ones are taken as complex). y has the dtype of u; the state is complex64,
+    or complex128 where any argument is of double precision; half precisions are computed in float32.
+    lengths (B,) integers: past the length of a row y is 0 and the state stays what it was after the last valid token; u there may
+    be anything, NaN too, and gets gradient 0. starts (B, T) bool: the state is set to 0 before that step.
+    Raises BadInput where the shapes do not fit. Memory of a training step is O(T), not O(T N).
+    """
+    dtype = u_BTD.dtype
+    u, a, b, c, h, lengths, starts = aligned(u_BTD, a_DN, b_DN, c_DN, h_BDN, lengths, starts)
+    if u.numel() == 0 or a.numel() == 0 or not has_kernel("diagonal_ssm", u.device.type):
+        y, last = diagonal_ssm_chunked(u, a, b, c, h, lengths=lengths, starts=starts)
+    elif opened(u, a, b, c, h):
+        y, last, _ = _DiagonalSSM.apply(u, a, b, c, h, lengths, starts)
+    else:
+        y, last, _ = _diagonal_ssm(u, a, b, c, h, lengths, starts, False)
+    return y.to(dtype) if dtype.is_floating_point else y, last
+
+
+@torch.library.custom_op("conca::diagonal_ssm", mutates_args=())
+def _diagonal_ssm(
+    u: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor, lengths: Maybe, starts: Maybe, save: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y, the last state, and (with `save`) the state before every chunk as real numbers (B, chunks, 2, N, D)."""
+    body = bodies.required("diagonal_ssm", u.device.type)
+    return cast(tuple[Tensor, Tensor, Tensor], body(u, a, b, c, h, lengths, starts, save))
+
+
+@_diagonal_ssm.register_fake
+def _(
+    u: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor, lengths: Maybe, starts: Maybe, save: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    size = -(-u.shape[1] // CHUNK) if save else 0
+    empty = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, h)]
+    return empty[0], empty[1], u.new_empty(u.shape[0], size, 2, a.shape[1], u.shape[2])
+
+
+@_diagonal_ssm.register_vmap
+def _(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    axes_in = (0, None, None, None, 0, 0, 0), (2, 0, 0, 0, 1, None, None)
+    return _vmap(_diagonal_ssm, info.batch_size, dims[:7], args[:7], args[7:], axes_in, ((0, 0, 0), (2, 1, 4)))
+
+
+@torch.library.custom_op("conca::diagonal_ssm_backward", mutates_args=())
+def _diagonal_ssm_backward(
+    u: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    before: Tensor,
+    lengths: Maybe,
+    starts: Maybe,
+    gy: Tensor,
+    gh: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients to u, a, b, c and h; the states are computed anew from those before the chunks."""
+    body = bodies.required("diagonal_ssm_backward", u.device.type)
+    return cast(Five, body(u, a, b, c, before, lengths, starts, gy, gh))
+
+
+@_diagonal_ssm_backward.register_fake
+def _(
+    u: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    before: Tensor,
+    lengths: Maybe,
+    starts: Maybe,
+    gy: Tensor,
+    gh: Tensor,
+) -> Five:
+    return cast(Five, tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, a, b, c, gh)))
+
+
+@_diagonal_ssm_backward.register_vmap
+def _(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    axes_in = (0, None, None, None, 0, 0, 0, 0, 0), (2, 0, 0, 0, 4, None, None, 2, 1)
+    return _vmap(_diagonal_ssm_backward, info.batch_size, dims, args, (), axes_in, (None, (2, 0, 0, 0, 1)))
+
+
+def _vmap(
+    op: Any,
+    size: int,
+    dims: tuple[int | None, ...],
+    args: tuple[Any, ...],
+    rest: tuple[Any, ...],
+    axes_in: tuple[tuple[int | None, ...], tuple[int | None, ...]],
+    axes_out: tuple[tuple[int, ...] | None, tuple[int, ...]],
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """A vmapped axis is merged with the rows where only rows vary, else with the channels; if both vary, a loop."""
+    rows, channels = axes_in
+    into, out = channels, axes_out[1]
+    if axes_out[0] is not None and not axes(dims, [i for i, axis in enumerate(rows) if axis is None]):
+        into, out = rows, axes_out[0]
+    if axes(dims, [i for i, axis in enumerate(into) if axis is None]):
+        each = [op(*(t if d is None else t.select(d, i) for t, d in zip(args, dims)), *rest) for i in range(size)]
+        return tuple(torch.stack(t) for t in zip(*each)), (0,) * len(out)
+    folded = [t if axis is None or t is None else fold(size, t, d, axis) for t, d, axis in zip(args, dims, into)]
+    results = op(*folded, *rest)
+    return tuple(t.unflatten(axis, (size, -1)) for t, axis in zip(results, out)), out
+
+
+class _DiagonalSSM(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        u: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor, lengths: Maybe, starts: Maybe
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return _diagonal_ssm(u, a, b, c, h, lengths, starts, True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        u, a, b, c, _, lengths, starts = inputs
+        ctx.mark_non_differentiable(output[2])
+        ctx.save_for_backward(u, a, b, c, inputs[4], output[2], lengths, starts)
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor, gh: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        return *_DiagonalSSMBackward.apply(*ctx.saved_tensors, gy, gh), None, None
+
+
+class _DiagonalSSMBackward(Function):
+    """The backward kernel; its own derivative is that of the chunked body's vjp."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        u: Tensor,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor,
+        h: Tensor,
+        before: Tensor,
+        lengths: Maybe,
+        starts: Maybe,
+        gy: Tensor,
+        gh: Tensor,
+    ) -> Five:
+        return _diagonal_ssm_backward(u, a, b, c, before, lengths, starts, gy, gh)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Five) -> None:
+        u, a, b, c, h, _, lengths, starts, gy, gh = inputs
+        ctx.save_for_backward(u, a, b, c, h, lengths, starts, gy, gh)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        u, a, b, c, h, lengths, starts, gy, gh = ctx.saved_tensors
+
+        def plain(*args: Tensor) -> tuple[Tensor, Tensor]:
+            return diagonal_ssm_chunked(*args, lengths=lengths, starts=starts)
+
+        def first(u: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor, gy: Tensor, gh: Tensor) -> Five:
+            return cast(Five, torch.func.vjp(plain, u, a, b, c, h)[1]((gy, gh)))
+
+        du, da, db, dc, dh, dgy, dgh = torch.func.vjp(first, u, a, b, c, h, gy, gh)[1](grads)
+        return du, da, db, dc, dh, None, None, None, dgy, dgh

@@ -1,0 +1,57 @@
+"""What the door of every operation asks before it opens: is there a kernel, is a gradient wanted, which precision.
+
+A door is an inner `torch.library.custom_op` without autograd, and an `autograd.Function` outside it. The Function is skipped
+where nobody can ask for a gradient. Where there is no kernel the door calls the plain body, and no op is involved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from conca.ops import bodies
+
+__all__ = ["fold", "has_kernel", "opened", "raised", "real_of"]
+
+
+@torch.compiler.assume_constant_result
+def has_kernel(operation: str, device: str) -> bool:
+    """Whether a kernel of `operation` runs on `device` now (a constant to torch.compile)."""
+    return bodies.kernel(operation, device) is not None
+
+
+def opened(*tensors: Tensor) -> bool:
+    """Whether the autograd Function is needed: gradients are on and wanted, or a torch.func transform is at work.
+
+    A batched tensor inside `torch.func.grad` does not say that it is differentiated, hence the second question.
+    """
+    if torch._C._are_functorch_transforms_active():
+        return True
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def raised(dtype: torch.dtype) -> torch.dtype:
+    """The type an operation computes in: half precisions and integers become float32, complex half complex64."""
+    if dtype == torch.complex32:
+        return torch.complex64
+    if dtype.is_complex:
+        return dtype
+    return torch.promote_types(dtype, torch.float32)
+
+
+def real_of(dtype: torch.dtype) -> torch.dtype:
+    """The real type of a complex one; a real one is its own."""
+    return dtype.to_real() if dtype.is_complex else dtype
+
+
+def fold(size: int, tensor: Tensor, dim: int | None, into: int) -> Tensor:
+    """Put the batch axis of a vmap before axis `into` of `tensor` and merge the two; unbatched tensors are repeated."""
+    batched = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    return batched.movedim(0, into).flatten(into, into + 1)
+
+
+def axes(dims: Sequence[int | None], positions: Sequence[int]) -> bool:
+    """Whether vmap batches any of the arguments at `positions`."""
+    return any(dims[i] is not None for i in positions)

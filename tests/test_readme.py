@@ -1,0 +1,97 @@
+"""Everything written is run: the blocks of the pages, the doctests of the package, the examples; at a small size."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+import runpy
+import shlex
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import conca
+from conca.cli.main import main
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+MODULES = sorted(found.name for found in pkgutil.walk_packages(conca.__path__, "conca."))
+DATA = "examples/data/beijing-air.csv.xz"
+SMALL = {"layers": "s4d", "d_model": 8, "epochs": 1, "batch_size": 64, "max_minutes": 0.2}
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
+def commands(text: str) -> list[list[str]]:
+    """The lines of the shell blocks that call conca."""
+    lines = "".join(blocks("bash", text)).splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("conca ")]
+
+
+def small(command: list[str]) -> list[str]:
+    options = [word for key, value in SMALL.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    return [*command, *options] if command[0] == "fit" else command
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that looks like the repository to the blocks: a piece of the data, and the layer of one's own."""
+    torch.set_default_dtype(torch.float32)
+    (tmp_path / "examples" / "data").mkdir(parents=True)
+    pd.read_csv(ROOT / DATA, nrows=1500).to_csv(tmp_path / DATA, index=False)
+    (tmp_path / "mine.py").write_text(next(block for block in blocks("python") if block.startswith('"""mine.py"""')))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_a_block_of_python_runs(block: str, desk: Path) -> None:
+    options = ", ".join(f"{key}={value!r}" for key, value in SMALL.items())
+    if "Forecaster" in block:
+        assert "Forecaster(horizon=24)" in block
+        block = block.replace("Forecaster(horizon=24)", f"Forecaster(horizon=24, {options})")
+    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+    assert (desk / "runs" / "mine" / "config.json").exists() == ("Forecaster" in block)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_the_commands_of_a_page_run(page: str, desk: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = commands((ROOT / page).read_text())
+    assert found
+    for command in found:
+        assert main([*small(command), "-q"] if command[0] != "info" else command) == 0, capfd.readouterr().err
+    assert (desk / "forecast.csv").exists() == (page == "README.md")
+
+
+def test_the_demo_runs_the_commands_of_the_readme() -> None:
+    rule = re.search(r"^demo:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
+    assert rule
+    lines = [line.replace("$(BIN)/", "").replace("$(DATA)", DATA) for line in rule[1].splitlines()]
+    told = [["conca", *command] for command in commands(README) if command[0] in {"fit", "predict"}]
+    assert [shlex.split(line) for line in lines] == [[*command, "--force"] for command in told]
+
+
+def test_each_target_that_the_readme_names_is_in_the_makefile() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
+    told = set(re.findall(r"make (\w+)", "".join(blocks("bash")) + " ".join(re.findall(r"`([^`]*)`", README))))
+    assert {"demo", "test", "lint", "bench"} <= told <= targets
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_doctests(name: str) -> None:
+    torch.set_default_dtype(torch.float32)
+    module = importlib.import_module(name)
+    result = doctest.testmod(module)
+    assert result.failed == 0
+    assert result.attempted or ">>>" not in inspect.getsource(module)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_an_example_runs_and_is_short(path: Path, desk: Path) -> None:
+    assert path.read_text().count("\n") < 100
+    runpy.run_path(str(path), run_name="__main__")
