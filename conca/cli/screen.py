@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
     from typing import TextIO
 
-__all__ = ["notice", "table"]
+__all__ = ["notice", "progress_bar", "table"]
 
 PIPED = 160
 """Width of what is not shown on a terminal, in characters: wide enough that no row is folded."""
@@ -33,6 +34,20 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, title: str 
     for row in rows:
         shown.add_row(*map(Text, row))
     console(sys.stdout).print(shown)
+
+
+def progress_bar(quiet: bool) -> Progress:
+    """A bar on stderr that disappears when it is done; nothing where nobody looks."""
+    stream = console(sys.stderr)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=stream,
+        transient=True,
+        disable=quiet or not stream.is_terminal,
+    )
 
 
 def notice(line: str) -> None:

@@ -32,8 +32,11 @@ def is_numeric(column: pd.Series[Any]) -> bool:
     return bool(pd.to_numeric(text, errors="coerce").notna().mean() >= NUMERIC_SHARE)
 
 
-def numbers_in(column: pd.Series[Any], origin: Origin) -> NDArray[np.float64]:
-    """The column as numbers, NaN where missing, shape (N,). Raises BadInput at text and at infinite values."""
+def numbers_in(column: pd.Series[Any], origin: Origin, advice: str = "") -> NDArray[np.float64]:
+    """The column as numbers, NaN where missing, shape (N,).
+
+    Raises BadInput at text (`advice` is added to what to do) and at infinite values.
+    """
     name = str(column.name)
     if pd.api.types.is_complex_dtype(column):
         raise BadInput(f"{origin.name}, column '{name}': complex numbers are not read; give real and imaginary columns")
@@ -47,7 +50,7 @@ def numbers_in(column: pd.Series[Any], origin: Origin) -> NDArray[np.float64]:
             at = int(broken.argmax())
             raise BadInput(
                 f"{origin.cell(at, name)}: '{shown(text.iloc[at])}' is not a number; "
-                "write a number, or leave the cell empty if the value is missing"
+                f"write a number, or leave the cell empty if the value is missing{advice}"
             )
     infinite = np.isinf(values)
     if infinite.any():
@@ -57,7 +60,9 @@ def numbers_in(column: pd.Series[Any], origin: Origin) -> NDArray[np.float64]:
 
 
 def text_of(column: pd.Series[Any]) -> pd.Series[str]:
-    """The column as text; missing where it is missing or blank. Whole numbers and booleans read as 1, not 1.0 or True."""
+    """The column as text, missing where missing or blank; whole numbers and booleans as "1", not "1.0" or "True"."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.astype(column.cat.categories.dtype if not column.isna().any() else object)
     if pd.api.types.is_bool_dtype(column):
         column = column.astype("Int64")
     elif pd.api.types.is_float_dtype(column):
@@ -76,7 +81,7 @@ def levels_of(column: pd.Series[Any]) -> tuple[str, ...]:
 
 
 def codes_in(column: pd.Series[Any], levels: tuple[str, ...]) -> tuple[NDArray[np.int64], list[str]]:
-    """Codes of a categorical column, shape (N,): level i is i + 1, missing and unknown are 0; and the unknown levels."""
+    """Codes (N,) of a categorical column, and the levels in it that are unknown: level i is i + 1, all else is 0."""
     text = text_of(column)
     codes = pd.Index(levels, dtype=object).get_indexer(pd.Index(text.astype(object))) + 1
     unknown = sorted({str(level) for level in text[(codes == 0) & text.notna()].unique()})

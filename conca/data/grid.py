@@ -25,12 +25,14 @@ REGULAR_FILL = 3.0
 class Grid:
     """How the rows of one series follow each other.
 
-    kind     "datetime" (times are datetime64[ns], in UTC where `zone` is known), "integer", or "row" (no time column)
+    kind     "datetime" (times are datetime64[ns]), "integer", or "row" (no time column: rows are counted from 0)
     step     nominal spacing of two rows: nanoseconds for "datetime", else whole steps (the median where irregular)
     months   more than 0: rows are this many calendar months apart, and `step` is only nominal
     ends     with `months`: times are counted from the ends of months, not from their beginnings
     regular  every time of a series is a whole number of steps after the first
-    zone     time zone of the user's column as text ("UTC", "+02:00", "Europe/Rome"), None where none was given
+    zone     time zone of the user's column as text ("UTC", "+02:00", "Europe/Rome"), None where none was given; with a
+             zone, times are in UTC, unless `wall`
+    wall     times are read off the clocks of the zone: days there have 23 to 25 hours, but are one day apart
     """
 
     kind: str = "row"
@@ -39,6 +41,7 @@ class Grid:
     ends: bool = False
     regular: bool = True
     zone: str | None = None
+    wall: bool = False
 
     @property
     def seconds(self) -> float | None:
@@ -66,14 +69,15 @@ class Grid:
         return gap // self.months, (gap % self.months == 0) & (within == within_0)
 
     def future(self, last: Any, count: int) -> NDArray[Any]:
-        """The `count` times after `last` (a time of a series), shape (count,), of the same dtype as the series' times."""
+        """The `count` times after `last`, a time of a series; shape (count,) and dtype of the series' times."""
         steps = np.arange(1, count + 1, dtype=np.int64)
         start = ticks(np.asarray(last))
         if not self.months:
             return untick(start + steps * self.step, self.kind)
         month, within = self._months(start)
-        begin = (month + steps * self.months).astype("datetime64[M]").astype("datetime64[ns]").astype(np.int64)
-        return untick(begin + within - DAY * self.ends, self.kind)
+        begin, end = (month_begin(month + steps * self.months + next_one) for next_one in (0, 1))
+        day, of_day = np.minimum(within // DAY, (end - begin) // DAY - 1), within % DAY
+        return untick(begin + day * DAY + of_day - DAY * self.ends, self.kind)
 
     def between(self, first: Any, count: int) -> NDArray[Any]:
         """`count` times of the grid, beginning with `first`."""
@@ -89,7 +93,7 @@ class Grid:
     def _months(self, when: Integers) -> tuple[Integers, Integers]:
         shifted = when + DAY * self.ends
         month = shifted.view("datetime64[ns]").astype("datetime64[M]")
-        return month.astype(np.int64), shifted - month.astype("datetime64[ns]").astype(np.int64)
+        return month.astype(np.int64), shifted - month_begin(month.astype(np.int64))
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Grid:
@@ -102,6 +106,11 @@ class Grid:
         if grid.kind not in KINDS:
             raise BadInput(f"grid: unknown kind '{grid.kind}'; {nearest(str(grid.kind), KINDS)}")
         return grid
+
+
+def month_begin(months: Integers) -> Integers:
+    """Nanoseconds at the beginning of months, both counted from 1970."""
+    return np.asarray(months.astype("datetime64[M]").astype("datetime64[ns]").astype(np.int64))
 
 
 def ticks(times: NDArray[Any]) -> Integers:
@@ -121,7 +130,7 @@ def times_of(values: Any, grid: Grid) -> NDArray[Any]:
     return np.asarray(values, dtype="datetime64[ns]" if grid.kind == "datetime" else np.int64)
 
 
-def find_grid(when: Integers, starts: NDArray[np.bool_], kind: str, zone: str | None = None) -> Grid:
+def find_grid(when: Integers, starts: NDArray[np.bool_], kind: str) -> Grid:
     """The grid on which times lie.
 
     when    (N,) times as integers, each series in one stretch, increasing within it
@@ -129,21 +138,21 @@ def find_grid(when: Integers, starts: NDArray[np.bool_], kind: str, zone: str | 
     """
     gaps = np.diff(when)[~starts[1:]]
     if not gaps.size:
-        return Grid(kind, DAY if kind == "datetime" else 1, zone=zone)
-    if kind == "datetime" and (months := _monthly(when, starts, gaps, zone)):
+        return Grid(kind, DAY if kind == "datetime" else 1)
+    if kind == "datetime" and (months := _monthly(when, starts, gaps)):
         return months
     sizes, counts = np.unique(gaps, return_counts=True)
     common = int(sizes[counts.argmax()])
     fits = (sizes % common == 0).all()
     if fits and (gaps.sum() / common <= REGULAR_FILL * gaps.size or counts.max() * 2 >= gaps.size):
-        return Grid(kind, common, zone=zone)
+        return Grid(kind, common)
     divisor = int(np.gcd.reduce(sizes))
     if gaps.sum() / divisor <= 1.5 * gaps.size:
-        return Grid(kind, divisor, zone=zone)
-    return Grid(kind, max(1, int(np.median(gaps))), regular=False, zone=zone)
+        return Grid(kind, divisor)
+    return Grid(kind, max(1, int(np.median(gaps))), regular=False)
 
 
-def _monthly(when: Integers, starts: NDArray[np.bool_], gaps: Integers, zone: str | None) -> Grid | None:
+def _monthly(when: Integers, starts: NDArray[np.bool_], gaps: Integers) -> Grid | None:
     if gaps.min() < 28 * DAY:
         return None
     for ends in (False, True):
@@ -154,5 +163,5 @@ def _monthly(when: Integers, starts: NDArray[np.bool_], gaps: Integers, zone: st
             sizes, counts = np.unique(apart, return_counts=True)
             months = int(sizes[counts.argmax()])
             months = months if (sizes % months == 0).all() else int(np.gcd.reduce(sizes))
-            return Grid("datetime", round(30.4375 * months) * DAY, months, ends, zone=zone)
+            return Grid("datetime", round(30.4375 * months) * DAY, months, ends)
     return None

@@ -1,4 +1,4 @@
-"""Where each row of a table goes: to which series, and to which place of its time grid."""
+"""Where each row of a table goes: to which series, and to which place on its time grid."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from conca.data.grid import Grid, find_grid, untick
+from conca.data.grid import DAY, Grid, find_grid, untick
 from conca.data.schema import Schema
 from conca.data.table import Origin
-from conca.data.times import Times, read_times, restore
+from conca.data.times import read_times, restore, wall_clock
 from conca.types import BadInput
 
 __all__ = ["Layout", "lay_out"]
+
+Integers = NDArray[np.int64]
 
 MOST_FILL, FREE_FILL = 10, 10_000
 """A grid may have this many rows for each given row, and this many for nothing; a longer gap is taken for an error."""
@@ -26,23 +28,22 @@ MOST_FILL, FREE_FILL = 10, 10_000
 class Layout:
     """The grid rows of all series, one series after the other; M grid rows, N rows of the table.
 
-    schema   with its grid found
-    keys     one for each series
-    ends     (number of series,) where the grid rows of each series end
-    times    (M,) times of the grid rows
-    given    (M,) whether the table had the row
-    order    (N,) the rows of the table sorted by series and time
-    place    (N,) the grid rows of these
+    grid   the spacing of the rows
+    keys   one for each series
+    ends   (number of series,) where the grid rows of each series end
+    times  (M,) times of the grid rows
+    given  (M,) whether the table had the row
+    order  (N,) the rows of the table sorted by series and time
+    place  (N,) the grid rows of these
     """
 
-    schema: Schema
+    grid: Grid
     keys: list[tuple[Any, ...]]
-    ends: NDArray[np.int64]
+    ends: Integers
     times: NDArray[Any]
     given: NDArray[np.bool_]
-    order: NDArray[np.int64]
-    place: NDArray[np.int64]
-    notices: list[str]
+    order: Integers
+    place: Integers
 
     def spread(self, values: NDArray[Any], fill: float) -> NDArray[Any]:
         """Values of the table's rows (N, F) at their places on the grid (M, F), `fill` elsewhere."""
@@ -58,164 +59,190 @@ class Layout:
             begin = end
 
 
-def lay_out(table: pd.DataFrame, origin: Origin, schema: Schema, grid: Grid | None) -> Layout:
-    """Sort the rows, find the grid or check it against the one of a fitted run, and place the rows on it."""
+@dataclass(frozen=True)
+class Sorted:
+    """The N rows of a table sorted by series and time, and what error lines need to name them.
+
+    keys    one for each series
+    order   (N,) the rows of the table
+    when    (N,) their times as integers
+    starts  (N,) true at the first row of each series
+    kind, zone, wall  as in `Grid`
+    """
+
+    origin: Origin
+    column: str
+    keys: list[tuple[Any, ...]]
+    order: Integers
+    when: Integers
+    starts: NDArray[np.bool_]
+    kind: str
+    zone: str | None = None
+    wall: bool = False
+
+    @property
+    def where(self) -> str:
+        """The column of times, for error lines."""
+        return f"{self.origin.name}, column '{self.column}'"
+
+    def cell(self, at: int) -> str:
+        """The cell with the time of a sorted row, for error lines."""
+        return self.origin.cell(int(self.order[at]), self.column)
+
+    def moment(self, at: int) -> str:
+        """The time of a sorted row, for error lines."""
+        shown = restore(untick(self.when[at : at + 1], self.kind), Grid(self.kind, zone=self.zone, wall=self.wall))
+        return str(shown[0])
+
+    def series(self, at: int) -> str:
+        """The series of a sorted row, for error lines: " of series a/b", or nothing if there is only one."""
+        key = self.keys[int(self.starts[: at + 1].sum()) - 1]
+        return " of series " + "/".join(map(str, key)) if key else ""
+
+    def on_wall_clock(self) -> Sorted:
+        """The same rows with times as the clocks of their zone show them."""
+        return replace(self, when=wall_clock(self.when, self.zone), wall=True) if self.zone else self
+
+
+def lay_out(table: pd.DataFrame, origin: Origin, schema: Schema, grid: Grid | None, notices: list[str]) -> Layout:
+    """Sort the rows, find their grid (or check them against that of a fitted run), and place them on it.
+
+    Raises BadInput on times that cannot be read, stand twice, or do not fit the grid.
+    """
     keys, codes = read_keys(table, origin, schema.series)
-    notices: list[str] = []
     if schema.time is None:
         order = np.argsort(codes, kind="stable")
-        grid = Grid()
         starts = first_rows(codes[order])
-        when = np.arange(len(codes)) - np.maximum.accumulate(np.where(starts, np.arange(len(codes)), 0))
+        every = np.arange(len(codes), dtype=np.int64)
+        when = every - np.maximum.accumulate(np.where(starts, every, 0))
+        return place_rows(Sorted(origin, "", keys, order, when, starts, "row"), Grid(), notices)
+    times = read_times(table[schema.time], origin)
+    if times.notice:
+        notices.append(times.notice)
+    order = np.lexsort((times.when, codes))
+    if not np.array_equal(order, np.argsort(codes, kind="stable")):
+        notices.append(f"rows were sorted by '{schema.time}'" + " within each series" * bool(schema.series))
+    starts = first_rows(codes[order])
+    rows = Sorted(origin, schema.time, keys, order, times.when[order], starts, times.kind, times.zone)
+    refuse_duplicates(rows)
+    if grid is None:
+        rows, grid = choose_grid(rows)
+        if not grid.regular:
+            notices.append(f"times are not evenly spaced: each row is one step ({grid.describe()} in the median)")
     else:
-        times = read_times(table[schema.time], origin)
-        if times.notice:
-            notices.append(times.notice)
-        order = np.lexsort((times.when, codes))
-        if not np.array_equal(order, np.argsort(codes, kind="stable")):
-            notices.append(f"rows were sorted by '{schema.time}'" + " within each series" * bool(schema.series))
-        when, starts = times.when[order], first_rows(codes[order])
-        refuse_duplicates(when, starts, order, origin, schema, times, keys, codes)
-        if grid is None:
-            grid = find_grid(when, starts, times.kind, times.zone)
-            if not grid.regular:
-                notices.append(f"times are not evenly spaced (half of the steps are at most {grid.describe()})")
-        else:
-            check_grid(grid, when, starts, times, order, origin, schema)
-    return place_rows(replace(schema, grid=grid), keys, when, starts, order, origin, notices)
+        check_kind(rows, grid)
+        rows = replace(rows, zone=grid.zone)
+        rows = rows.on_wall_clock() if grid.wall else rows
+        check_spacing(rows, grid)
+    return place_rows(rows, grid, notices)
 
 
-def read_keys(
-    table: pd.DataFrame, origin: Origin, names: tuple[str, ...]
-) -> tuple[list[tuple[Any, ...]], NDArray[np.int64]]:
-    """Keys of the series in order of appearance, and the number of its series for every row."""
+def read_keys(table: pd.DataFrame, origin: Origin, names: tuple[str, ...]) -> tuple[list[tuple[Any, ...]], Integers]:
+    """Keys of the series in order of appearance, and for every row the number of its series."""
     if not names:
         return [()], np.zeros(len(table), dtype=np.int64)
     for name in names:
         missing = table[name].isna().to_numpy()
         if missing.any():
-            raise BadInput(
-                f"{origin.cell(int(missing.argmax()), name)}: the series has no name; fill it in or remove the row"
-            )
+            where = origin.cell(int(missing.argmax()), name)
+            raise BadInput(f"{where}: the name of the series is missing; fill it in or remove the row")
     codes = table.groupby(list(names), sort=False, observed=True).ngroup().to_numpy(dtype=np.int64)
     first = np.unique(codes, return_index=True)[1]
     parts = [table[name].astype(object).iloc[first].tolist() for name in names]
     return list(zip(*parts)), codes
 
 
-def first_rows(codes: NDArray[np.int64]) -> NDArray[np.bool_]:
+def first_rows(codes: Integers) -> NDArray[np.bool_]:
     """True where a sorted code differs from the one before it."""
     return np.concatenate([[True], codes[1:] != codes[:-1]])
 
 
-def refuse_duplicates(
-    when: NDArray[np.int64],
-    starts: NDArray[np.bool_],
-    order: NDArray[np.int64],
-    origin: Origin,
-    schema: Schema,
-    times: Times,
-    keys: list[tuple[Any, ...]],
-    codes: NDArray[np.int64],
-) -> None:
+def refuse_duplicates(rows: Sorted) -> None:
     """Raise BadInput if two rows of a series have the same time."""
-    twins = (when[1:] == when[:-1]) & ~starts[1:]
+    twins = (rows.when[1:] == rows.when[:-1]) & ~rows.starts[1:]
     if not twins.any():
         return
     at = int(twins.argmax())
-    one, other = sorted((int(order[at]), int(order[at + 1])))
-    moment = restore(untick(when[at : at + 1], times.kind), Grid(times.kind, zone=times.zone))[0]
-    key = keys[codes[one]]
-    inside = " in series " + "/".join(map(str, key)) if key else ""
-    advice = "remove one of each pair" if key else "remove one of each pair, or name the column that tells series apart"
+    one, other = (rows.origin.row(int(row)) for row in np.sort(rows.order[at : at + 2]))
+    advice = "remove one of each pair" + ("" if rows.keys[0] else ", or name the column that tells series apart")
     raise BadInput(
-        f"{origin.name}, column '{schema.time}': {origin.row(one)} and {origin.row(other)} have the same time "
-        f"{moment}{inside} ({int(twins.sum())} such pairs); {advice}"
+        f"{rows.where}: {one} and {other}{rows.series(at)} have the same time {rows.moment(at)} "
+        f"({int(twins.sum())} such pairs); {advice}"
     )
 
 
-def check_grid(
-    grid: Grid,
-    when: NDArray[np.int64],
-    starts: NDArray[np.bool_],
-    times: Times,
-    order: NDArray[np.int64],
-    origin: Origin,
-    schema: Schema,
-) -> None:
-    """Raise BadInput if new times are of another kind, zone or spacing than those of the fitted run."""
-    where = f"{origin.name}, column '{schema.time}'"
-    if times.kind != grid.kind:
-        words = {"datetime": "dates", "integer": "whole numbers", "row": "rows"}
-        raise BadInput(f"{where}: times are {words[times.kind]}, but the model was fitted on {words[grid.kind]}")
-    if (times.zone is None) != (grid.zone is None):
-        zone = f"in {grid.zone}" if grid.zone else "without a time zone"
-        raise BadInput(f"{where}: the model was fitted on times {zone}; write these times so, too")
-    here = find_grid(when, starts, times.kind, times.zone)
-    if grid.regular and not starts.all() and (here.step, here.months) != (grid.step, grid.months):
-        gaps = np.diff(when)[~starts[1:]]
-        if np.median(gaps) > 1.5 * grid.step or np.median(gaps) < grid.step / 1.5:
-            raise BadInput(
-                f"{where}: rows are {here.describe()} apart, but the model was fitted on {grid.describe()}; resample them"
-            )
+def choose_grid(rows: Sorted) -> tuple[Sorted, Grid]:
+    """The grid of a new table. In a time zone, days and more are counted by its clocks, not by hours that pass."""
+    grid = find_grid(rows.when, rows.starts, rows.kind)
+    if rows.zone and rows.zone != "UTC" and not (grid.regular and grid.step < DAY):
+        clocks = rows.on_wall_clock()
+        apart = np.diff(clocks.when)[~rows.starts[1:]]
+        wall = find_grid(clocks.when, clocks.starts, clocks.kind)
+        if wall.regular and wall.step >= DAY and (apart > 0).all():
+            return clocks, replace(wall, zone=rows.zone, wall=True)
+    return rows, replace(grid, zone=rows.zone)
 
 
-def place_rows(
-    schema: Schema,
-    keys: list[tuple[Any, ...]],
-    when: NDArray[np.int64],
-    starts: NDArray[np.bool_],
-    order: NDArray[np.int64],
-    origin: Origin,
-    notices: list[str],
-) -> Layout:
-    """The layout of sorted rows on the grid of the schema."""
-    grid = schema.grid
-    begins = np.flatnonzero(starts)
-    sizes = np.diff(np.append(begins, len(when)))
-    times = untick(when, grid.kind)
+def check_kind(rows: Sorted, grid: Grid) -> None:
+    """Raise BadInput if new times are of another kind than those of the fitted run."""
+    if rows.kind != grid.kind:
+        words = {"datetime": "dates", "integer": "whole numbers", "row": "rows without a time"}
+        raise BadInput(
+            f"{rows.where}: times are {words[rows.kind]}, but the model was fitted on {words[grid.kind]}; give these"
+        )
+    if (rows.zone is None) != (grid.zone is None):
+        zone = f"in the zone {grid.zone}" if grid.zone else "without a time zone"
+        raise BadInput(f"{rows.where}: the model was fitted on times {zone}; write these times so, too")
+
+
+def check_spacing(rows: Sorted, grid: Grid) -> None:
+    """Raise BadInput if no two new rows are as near to each other as those of the fitted run."""
+    inner = np.flatnonzero(~rows.starts[1:])
+    if not grid.regular or len(inner) < 3:
+        return
+    times = untick(rows.when, rows.kind)
+    nearest_steps = grid.positions(times[inner + 1], times[inner])[0].min()
+    here = find_grid(rows.when, rows.starts, rows.kind)
+    if nearest_steps > 1 or (nearest_steps < 1 and here.regular):
+        apart, fitted = here.describe(), grid.describe()
+        raise BadInput(f"{rows.where}: rows are {apart} apart, but the model was fitted on {fitted}; resample them")
+
+
+def place_rows(rows: Sorted, grid: Grid, notices: list[str]) -> Layout:
+    """The layout of sorted rows on a grid."""
+    begins = np.flatnonzero(rows.starts)
+    sizes = np.diff(np.append(begins, len(rows.when)))
+    times = untick(rows.when, grid.kind)
     if not grid.regular or grid.kind == "row":
-        every = np.arange(len(when), dtype=np.int64)
-        return Layout(schema, keys, np.cumsum(sizes), times, np.ones(len(when), bool), order, every, notices)
+        every = np.arange(len(times), dtype=np.int64)
+        return Layout(grid, rows.keys, np.cumsum(sizes), times, np.ones(len(times), dtype=bool), rows.order, every)
     steps, fits = grid.positions(times, np.repeat(times[begins], sizes))
+    fits[1:] &= (np.diff(steps) > 0) | rows.starts[1:]
     if not fits.all():
         at = int((~fits).argmax())
-        moment = restore(times[at : at + 1], grid)[0]
         raise BadInput(
-            f"{origin.cell(int(order[at]), str(schema.time))}: the time {moment} does not lie on the grid of "
-            f"{grid.describe()} that its series begins; resample the rows"
+            f"{rows.cell(at)}: the time {rows.moment(at)} is not a whole number of steps of {grid.describe()} "
+            f"after the one before it{rows.series(at)}; resample the rows"
         )
     lengths = steps[begins + sizes - 1] + 1
-    refuse_gaps(steps, starts, lengths, times, order, origin, schema)
+    if lengths.sum() > MOST_FILL * len(steps) + FREE_FILL:
+        refuse_gap(rows, steps)
     ends = np.cumsum(lengths)
     place = steps + np.repeat(ends - lengths, sizes)
     given = np.zeros(int(ends[-1]), dtype=bool)
     given[place] = True
     if not given.all():
-        lacking = int((~given).sum())
-        notices.append(
-            f"{lacking:,} of {len(given):,} times on the grid of {grid.describe()} have no row; they are missing rows"
-        )
-    full = np.concatenate([grid.between(times[b], int(n)) for b, n in zip(begins, lengths)])
-    return Layout(schema, keys, ends, full, given, order, place, notices)
+        lacking = f"{int((~given).sum()):,} of {len(given):,}"
+        notices.append(f"{lacking} rows on the grid of {grid.describe()} are not in the table; they count as missing")
+    full = np.concatenate([grid.between(times[begin], int(n)) for begin, n in zip(begins, lengths)])
+    return Layout(grid, rows.keys, ends, full, given, rows.order, place)
 
 
-def refuse_gaps(
-    steps: NDArray[np.int64],
-    starts: NDArray[np.bool_],
-    lengths: NDArray[np.int64],
-    times: NDArray[Any],
-    order: NDArray[np.int64],
-    origin: Origin,
-    schema: Schema,
-) -> None:
-    """Raise BadInput if filling the gaps would make a table of a different size."""
-    if lengths.sum() <= MOST_FILL * len(steps) + FREE_FILL:
-        return
-    gaps = np.where(starts[1:], 0, np.diff(steps))
+def refuse_gap(rows: Sorted, steps: Integers) -> None:
+    """Raise BadInput that names the longest gap."""
+    gaps = np.where(rows.starts[1:], 0, np.diff(steps))
     at = int(gaps.argmax())
-    before, after = restore(times[at : at + 2], schema.grid)
     raise BadInput(
-        f"{origin.cell(int(order[at + 1]), str(schema.time))}: {int(gaps[at]) - 1:,} rows are missing between {before} "
-        f"and {after}; correct the time, or give each stretch a series of its own"
+        f"{rows.cell(at + 1)}: {int(gaps[at]) - 1:,} rows are missing between {rows.moment(at)} and "
+        f"{rows.moment(at + 1)}; correct the time, or give each stretch a series of its own"
     )

@@ -14,7 +14,7 @@ What counts as what, when it is not said:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class Series:
     """One series on its time grid: T rows, of which those that the table lacked are missing throughout.
 
     key          values of the series columns, () if there are none
-    times        (T,) datetime64[ns] (in UTC where the schema's grid has a zone) or int64, increasing
+    times        (T,) datetime64[ns] or int64, increasing; `conca.data.times.restore` gives them the user's time zone
     target       (T, K) float64, NaN where missing
     numeric      (T, F) float64, NaN where missing
     categorical  (T, C) int64 codes, 0 where missing or unknown
@@ -97,8 +97,8 @@ def read_panel(
     series       column or columns that tell series apart; none: one series with the key ()
     covariates   other columns to use; None: all
     categorical  columns among the covariates that are categories though they look like numbers
-    schema       of an earlier panel, instead of the five above: columns and spacing are checked against it, categories
-                 that it does not know become code 0, other columns are ignored
+    schema       that of an earlier panel, instead of the five above: columns and spacing are checked against it;
+                 categories that it does not know become code 0, other columns are ignored
     minimum      rows on the grid that a series must have
     strict       refuse the table if a series must be left out
 
@@ -110,15 +110,15 @@ def read_panel(
         if targets or time is not None or keys or covariates is not None or categorical:
             raise BadInput("a schema says what the columns are; give either the schema or the columns, not both")
         keys = schema.series
-    table, origin, notices = read_table(source, text=keys), Origin.of(source), []
+    table, origin = read_table(source, text=keys), Origin.of(source)
+    notices: list[str] = []
     if schema is None:
-        schema, notices = assign_roles(table, origin, targets, time, keys, covariates, tuple(categorical))
-        layout = lay_out(table, origin, schema, None)
-        schema = layout.schema
+        schema = assign_roles(table, origin, targets, time, keys, covariates, tuple(categorical), notices)
+        layout = lay_out(table, origin, schema, None, notices)
+        schema = replace(schema, grid=layout.grid)
     else:
         check_columns(table, origin, schema)
-        layout = lay_out(table, origin, schema, schema.grid)
-    notices += layout.notices
+        layout = lay_out(table, origin, schema, schema.grid, notices)
     columns = read_values(table, origin, schema, notices)
     found, left_out = cut(layout, columns, minimum)
     report_left_out(found, left_out, origin, minimum, strict, notices)
@@ -143,7 +143,7 @@ def read_values(table: pd.DataFrame, origin: Origin, schema: Schema, notices: li
         if np.isnan(target[:, k]).all():
             raise BadInput(f"{origin.name}, column '{name}': the target is missing in every row; name another column")
     for f, name in enumerate(schema.numeric):
-        numeric[:, f] = numbers_in(table[name], origin)
+        numeric[:, f] = numbers_in(table[name], origin, advice=", or name the column as categorical")
     for c, name in enumerate(schema.categorical):
         codes[:, c], unknown = codes_in(table[name], schema.levels[c])
         if unknown:
@@ -184,9 +184,8 @@ def report_left_out(
     some = "; ".join(named) + ("; ..." if len(left_out) > 3 else "")
     total = len(found) + len(left_out)
     if not found:
-        raise BadInput(
-            f"{origin.name}: no series can be used ({some}); give longer series (at least {minimum} rows) with target values"
-        )
+        advice = f"give longer series (at least {minimum} rows) with target values"
+        raise BadInput(f"{origin.name}: no series can be used ({some}); {advice}")
     line = f"{len(left_out)} of {total} series left out ({some})"
     if strict:
         raise BadInput(f"{origin.name}: {line}; lengthen or remove them, or do without strict")

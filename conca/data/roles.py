@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -27,8 +28,9 @@ def assign_roles(
     series: tuple[str, ...],
     covariates: Sequence[str] | None,
     categorical: tuple[str, ...],
-) -> tuple[Schema, list[str]]:
-    """The schema of a new table (without its grid), and notices. Raises BadInput on names that do not fit."""
+    notices: list[str],
+) -> Schema:
+    """The schema of a new table, without its grid. Raises BadInput on names that do not fit."""
     check_roles(table, origin, target, time, series, covariates, categorical)
     taken = {*target, *series, time}
     if covariates is None:
@@ -37,7 +39,6 @@ def assign_roles(
         candidates = list(dict.fromkeys([*covariates, *categorical]))
     numeric: list[str] = []
     levels: dict[str, tuple[str, ...]] = {}
-    notices: list[str] = []
     for name in candidates:
         named = name in categorical or (covariates is not None and name in covariates)
         reason = unfit(table[name], named)
@@ -49,10 +50,10 @@ def assign_roles(
             numeric.append(name)
         else:
             levels[name] = levels_of(table[name])
-    return Schema(target, time, series, tuple(numeric), tuple(levels), tuple(levels.values())), notices
+    return Schema(target, time, series, tuple(numeric), tuple(levels), tuple(levels.values()))
 
 
-def unfit(column: pd.Series, named: bool) -> str | None:
+def unfit(column: pd.Series[Any], named: bool) -> str | None:
     """Why a column cannot be a covariate, or should not be unless it is named; None if it can."""
     if is_dates(column) or isinstance(column.dtype, pd.PeriodDtype) or pd.api.types.is_timedelta64_dtype(column):
         return "dates are not covariates"

@@ -21,7 +21,7 @@ FLAT = 1e-9
 
 @dataclass(frozen=True)
 class Scaler:
-    """`(values - mean) / scale` for each column; missing values stay missing. `mean` and `scale` are tuples of K numbers."""
+    """`(values - mean) / scale` for each of K columns; missing values stay missing."""
 
     mean: tuple[float, ...]
     scale: tuple[float, ...]
@@ -49,7 +49,7 @@ class Scaler:
 
     @classmethod
     def each(cls, parts: Iterable[Floats], fallback: Scaler, least: int = 8) -> list[Scaler]:
-        """A scaler for every part (a series) by itself; columns with fewer than `least` values take the `fallback`'s."""
+        """A scaler for every part (a series) by itself; columns with fewer than `least` values take the fallback."""
         result = []
         for rows in parts:
             own, enough = cls.fit([rows]), (~np.isnan(rows)).sum(0) >= least
@@ -60,11 +60,11 @@ class Scaler:
 
     def transform(self, values: Floats) -> Floats:
         """Normalise values of shape (..., K)."""
-        return (values - np.asarray(self.mean)) / np.asarray(self.scale)
+        return np.asarray((values - np.asarray(self.mean)) / np.asarray(self.scale))
 
     def inverse(self, values: Floats) -> Floats:
         """Undo `transform`, shape (..., K)."""
-        return values * np.asarray(self.scale) + np.asarray(self.mean)
+        return np.asarray(values * np.asarray(self.scale) + np.asarray(self.mean))
 
     def as_dict(self) -> dict[str, list[float]]:
         """Lists of numbers, ready for JSON."""

@@ -20,10 +20,10 @@ class Split:
 
 
 def split_by_time(total: int, *, held_out: float = 0.2, validation: float = 0.1) -> Split:
-    """Split `total` grid rows of a series: its last `held_out` share is held out; of what is left, the last `validation`
-    share stops the training.
+    """Split the `total` grid rows of a series: the last `held_out` of them are held out.
 
-    Shares of rows are rounded down. Raises ValueError unless both shares are at least 0 and less than 1.
+    Of what is left, the last `validation` of them stop the training. Both are shares, in rows rounded down. Raises
+    ValueError unless both are at least 0 and less than 1.
     """
     for name, share in (("held_out", held_out), ("validation", validation)):
         if not 0 <= share < 1:

@@ -7,73 +7,81 @@ import gzip
 import lzma
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, Any, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
 
 from conca.types import BadInput
 
-__all__ = ["Origin", "Source", "read_table"]
+__all__ = ["MISSING", "Origin", "Source", "read_table"]
 
 Source: TypeAlias = "str | Path | pd.DataFrame"
 
 ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".parquet")
-OPENERS = {".csv": open, ".gz": gzip.open, ".xz": lzma.open}
+OPENERS: dict[str, Callable[..., IO[str]]] = {".csv": open, ".gz": gzip.open, ".xz": lzma.open}
 BROKEN = (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-nan", "NULL", "Null", "null", "None", "none", "NaT")
+"""Cells of a CSV file that are missing values. In columns of names of series, only the empty cell is."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a table came from, for error lines: its name, and the number that its first row has for the user.
+    """Where a table came from, for error lines.
 
-    Rows of a CSV file are counted as an editor shows them, the header being row 1; rows of a Parquet file from 1; rows
-    of a data frame from 0, as `iloc` does.
+    Rows of a CSV file are counted as an editor counts lines, the header being row 1; rows of a Parquet file from 1;
+    rows of a data frame from 0, as `iloc` does.
     """
 
     name: str
-    first: int
+    path: Path | None = None
 
     @classmethod
     def of(cls, source: Source) -> Origin:
         """The origin of what `read_table` reads from `source`."""
-        if isinstance(source, pd.DataFrame):
-            return cls("table", 0)
-        return cls(str(source), 1 if str(source).lower().endswith(".parquet") else 2)
+        return cls("table") if isinstance(source, pd.DataFrame) else cls(str(source), Path(source))
 
     def row(self, position: int) -> str:
         """The user's name of the row at `position` (from 0) of the table as read."""
-        return f"row {position + self.first}"
+        if self.path is None:
+            return f"row {position}"
+        return f"row {position + 1}" if is_parquet(self.path) else f"row {line_of(self.path, position)}"
 
     def cell(self, position: int, column: str) -> str:
         """The user's name of a cell."""
         return f"{self.name}, {self.row(position)}, column '{column}'"
 
 
-def read_table(source: Source, *, text: Sequence[str] = ()) -> pd.DataFrame:
-    """The table in `source`, one row of the file each, the index counting rows from 0.
+def is_parquet(path: Path) -> bool:
+    """Whether the name says Parquet."""
+    return path.name.lower().endswith(".parquet")
 
-    source  path of a CSV file (also .csv.gz, .csv.xz; commas, semicolons or tabs; UTF-8) or of a Parquet file, or a
-            data frame, which is copied and not changed
+
+def read_table(source: Source, *, text: Sequence[str] = ()) -> pd.DataFrame:
+    """The table in `source`, its rows numbered from 0.
+
+    source  path of a CSV file (also .csv.gz, .csv.xz; commas, semicolons or tabs; decimal points; UTF-8) or of a
+            Parquet file, or a data frame, which is copied and not changed; an index that has a name, or holds dates,
+            becomes a column (named "time", if it has no name)
     text    columns of a CSV file that are kept as the text they are (names of series: "007" stays "007")
 
-    Empty cells and the usual words (NA, n/a, NaN, null) are missing. Raises BadInput, one line, on a file that is
-    missing, a directory, empty, truncated, undecodable or of another kind, without rows, or with a column named twice.
+    Empty cells and the words in `MISSING` are missing values. Blank lines are no rows, except in a file of one column,
+    where they are missing values. Raises BadInput, one line, on a file that is missing, a directory, empty, truncated,
+    undecodable or of another kind, without rows, or with a column named twice.
     """
     if isinstance(source, pd.DataFrame):
-        table = source.copy()
-        table.columns = [str(name) for name in table.columns]
+        table = with_index(source)
         refuse_twins(list(table.columns), "table")
     else:
         path = Path(source)
         check_file(path)
-        table = read_parquet(path) if path.name.lower().endswith(".parquet") else read_csv(path, text)
+        table = read_parquet(path) if is_parquet(path) else read_csv(path, text)
     if not len(table):
-        raise BadInput(f"{Origin.of(source).name}: the table has a header but no rows; give it at least one row")
-    return table.reset_index(drop=True)
+        raise BadInput(f"{Origin.of(source).name}: the table has no rows; give it at least one")
+    return table
 
 
 def check_file(path: Path) -> None:
@@ -97,15 +105,42 @@ def refuse_twins(names: list[str], where: str) -> None:
         seen.add(name)
 
 
+def with_index(frame: pd.DataFrame) -> pd.DataFrame:
+    """A copy with columns named by text, plain pandas types, and an index that says something turned into columns."""
+    table = frame.copy()
+    if not isinstance(table.index, pd.RangeIndex):
+        names = list(table.index.names)
+        if names == [None] and isinstance(table.index, (pd.DatetimeIndex, pd.PeriodIndex)):
+            names = ["time"]
+        kept = [level for level, name in enumerate(names) if name is not None]
+        parts = {str(names[level]): table.index.get_level_values(level) for level in kept}
+        table = table.reset_index(drop=True)
+        for place, (name, values) in enumerate(parts.items()):
+            table.insert(place, name, pd.Series(values), allow_duplicates=True)
+    table = table.reset_index(drop=True)
+    table.columns = pd.Index([str(name) for name in table.columns], dtype=object)
+    arrow = [place for place, dtype in enumerate(table.dtypes) if isinstance(dtype, pd.ArrowDtype)]
+    plain = {place: plain_column(table.iloc[:, place]) for place in arrow}
+    if not plain:
+        return table
+    columns = [plain.get(place, table.iloc[:, place]) for place in range(table.shape[1])]
+    return pd.concat(columns, axis=1)
+
+
+def plain_column(column: pd.Series[Any]) -> pd.Series[Any]:
+    """A column backed by Arrow, with a type of NumPy or pandas."""
+    values = pd.array(pa.array(column.array).to_pandas())
+    return pd.Series(values, name=column.name)
+
+
 def read_parquet(path: Path) -> pd.DataFrame:
-    """The table of a Parquet file; an index that was saved with it becomes columns."""
+    """The table of a Parquet file; a named index that was saved with it becomes columns."""
     try:
         table = pd.read_parquet(path, engine="pyarrow")
     except (pa.ArrowException, OSError, ValueError) as error:
         raise BadInput(f"{path}: not a readable Parquet file ({first_line(error)}); write it again") from None
-    if any(name is not None for name in table.index.names):
-        table = table.reset_index()
-    refuse_twins([str(name) for name in table.columns], str(path))
+    table = with_index(table)
+    refuse_twins(list(table.columns), str(path))
     return table
 
 
@@ -113,42 +148,74 @@ def read_csv(path: Path, text: Sequence[str]) -> pd.DataFrame:
     """The table of a CSV file, compressed or not."""
     try:
         names, delimiter = read_header(path)
-        kept = [name for name in text if name in names]
+        missing = {name: [""] if name in text else list(MISSING) for name in names}
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            return pd.read_csv(
+            table = pd.read_csv(
                 path,
                 sep=delimiter,
+                header=0,
+                names=names,
                 encoding="utf-8-sig",
                 index_col=False,
                 skipinitialspace=True,
-                skip_blank_lines=False,
+                skip_blank_lines=len(names) > 1,
+                keep_default_na=False,
+                na_values=missing,
                 low_memory=False,
-                dtype=dict.fromkeys(kept, str),
+                dtype={name: str for name in text if name in names},
             )
     except BROKEN:
         raise BadInput(f"{path}: the compressed file is damaged or cut short; fetch or write it again") from None
     except UnicodeError as error:
         raise BadInput(f"{path}: not UTF-8 text ({first_line(error)}); save the file as UTF-8") from None
-    except (pd.errors.ParserError, pd.errors.ParserWarning, csv.Error) as error:
+    except pd.errors.ParserWarning:
+        raise BadInput(f"{path}: rows have more fields than the header has names; name every column") from None
+    except (pd.errors.ParserError, csv.Error) as error:
         raise BadInput(f"{path}: not a readable CSV file ({first_line(error)}); mend the row") from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({first_line(error)})") from None
+    if len(names) == 1:
+        known = table[names[0]].notna().to_numpy().nonzero()[0]
+        table = table.iloc[: known[-1] + 1 if len(known) else 0]
+    return table
 
 
 def read_header(path: Path) -> tuple[list[str], str]:
     """The column names of a CSV file and the delimiter between them."""
-    with OPENERS[path.suffix.lower()](path, "rt", encoding="utf-8-sig", newline="") as lines:
+    with open_text(path) as lines:
         line = lines.readline()
-    if not line.strip():
-        raise BadInput(f"{path}: the first row is blank; it must name the columns")
-    delimiter = max(",;\t", key=line.count)
-    names = [name.strip() for name in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))]
+        if not line.strip():
+            raise BadInput(f"{path}: the first row is blank; it must name the columns")
+        delimiter = max(",;\t", key=line.count)
+        lines.seek(0)
+        names = [name.strip() for name in next(csv.reader(lines, delimiter=delimiter, skipinitialspace=True))]
     for place, name in enumerate(names, start=1):
         if not name:
             raise BadInput(f"{path}, row 1: column {place} has no name; name every column")
     refuse_twins(names, f"{path}, row 1")
     return names, delimiter
+
+
+def line_of(path: Path, position: int) -> int:
+    """The line of a CSV file on which the record at `position` begins, the first line being 1."""
+    names, delimiter = read_header(path)
+    with open_text(path) as lines:
+        records = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+        begin, left = 1, position + 1
+        for record in records:
+            blank = len(record) < 2 and not "".join(record).strip() and len(names) > 1
+            if not blank:
+                if not left:
+                    break
+                left -= 1
+            begin = records.line_num + 1
+    return begin
+
+
+def open_text(path: Path) -> IO[str]:
+    """A CSV file opened to read text."""
+    return OPENERS[path.suffix.lower()](path, "rt", encoding="utf-8-sig", newline="")
 
 
 def first_line(error: Exception) -> str:

@@ -22,7 +22,7 @@ OFFSET = re.compile(r"(?:T|:|\d )\d\d(?:[.,]\d+)?\s?(Z|[+-]\d\d:?\d\d|UTC|GMT)$"
 
 @dataclass(frozen=True)
 class Times:
-    """Times of all rows: `when` (N,) as integers (nanoseconds, in UTC where `zone` is known), and what kind they are."""
+    """Times of all rows: `when` (N,) as integers (nanoseconds, in UTC where the `zone` is known), and their kind."""
 
     when: NDArray[np.int64]
     kind: str
@@ -31,7 +31,7 @@ class Times:
 
 
 def read_times(column: pd.Series[Any], origin: Origin) -> Times:
-    """The times in a column: dates as text (ISO 8601, or one other format throughout), dates of pandas, or whole numbers.
+    """The times in a column: text (ISO 8601, or one other format throughout), dates of pandas, or whole numbers.
 
     Whole numbers of eight digits that are all dates (20100131) are read as such, with a notice. Raises BadInput on a
     missing or unreadable time, mixed time zones, dates that could be day first or month first, and dates beyond the
@@ -66,17 +66,16 @@ def read_whole(column: pd.Series[Any], origin: Origin) -> Times:
     """Times that are whole numbers."""
     name = str(column.name)
     values = numbers_in(column, origin)
-    broken = values != np.rint(values)
-    if broken.any():
-        at = int(broken.argmax())
-        raise BadInput(
-            f"{origin.cell(at, name)}: the time {values[at]:g} is not a whole number; give dates or whole numbers"
-        )
-    if np.abs(values).max() >= 2.0**53:
-        values = column.to_numpy()
+    broken, large = values != np.rint(values), np.abs(values) > 2.0**61
+    for fault, words in ((broken, "is not a whole number"), (large, "is too large")):
+        if fault.any():
+            at = int(fault.argmax())
+            raise BadInput(f"{origin.cell(at, name)}: the time {values[at]:.15g} {words}; give dates or whole numbers")
     when = values.astype(np.int64)
-    if 19_000_101 <= when.min() and when.max() <= 21_001_231:
-        dates = pd.to_datetime(pd.Series(when).astype(str), format="%Y%m%d", errors="coerce")
+    if np.abs(values).max() >= 2.0**53:
+        when = np.array([int(cell) for cell in column], dtype=np.int64)
+    if when.min() >= 19_000_101 and when.max() <= 21_001_231:
+        dates = pd.to_datetime(pd.Series(when, name=name).astype(str), format="%Y%m%d", errors="coerce")
         if dates.notna().all():
             notice = f"column '{name}': whole numbers such as {when[0]} are read as dates"
             return Times(nanoseconds(dates, origin), "datetime", None, notice)
@@ -136,14 +135,12 @@ def nanoseconds(dates: pd.Series[Any], origin: Origin) -> NDArray[np.int64]:
     """Dates as nanoseconds since 1970, in UTC where they have a zone."""
     if getattr(dates.dtype, "tz", None) is not None:
         dates = dates.dt.tz_convert("UTC").dt.tz_localize(None)
-    elif not isinstance(dates.dtype, np.dtype):
-        dates = pd.Series(dates.to_numpy("datetime64[us]"), name=dates.name)
     try:
-        return dates.dt.as_unit("ns").to_numpy("datetime64[ns]").astype(np.int64)
+        exact = dates.dt.as_unit("ns").to_numpy("datetime64[ns]")
     except pd.errors.OutOfBoundsDatetime:
-        raise BadInput(
-            f"{origin.name}, column '{dates.name}': times must lie between the years 1678 and 2261"
-        ) from None
+        where = f"{origin.name}, column '{dates.name}'"
+        raise BadInput(f"{where}: times must lie between the years 1678 and 2261; correct them") from None
+    return np.asarray(exact.astype(np.int64))
 
 
 def zone_name(zone: Any) -> str:
@@ -152,9 +149,23 @@ def zone_name(zone: Any) -> str:
     return text.removeprefix("UTC") if re.fullmatch(r"UTC[+-]\d\d:\d\d", text) else text
 
 
+def wall_clock(when: NDArray[np.int64], zone: str) -> NDArray[np.int64]:
+    """What the clocks of a zone show at times in UTC, both in nanoseconds."""
+    local = pd.DatetimeIndex(when.view("datetime64[ns]")).tz_localize("UTC").tz_convert(zone).tz_localize(None)
+    return np.asarray(local.to_numpy("datetime64[ns]").astype(np.int64))
+
+
 def restore(times: NDArray[Any], grid: Grid) -> pd.Index[Any]:
-    """Times of a series as the user gave them: dates in the time zone of the table, or whole numbers."""
+    """Times of a series as the user gave them: dates in the time zone of the table, or whole numbers.
+
+    A time that the clocks skip becomes the next one that they show; of two equal ones, the second is taken.
+    """
     if grid.kind != "datetime":
         return pd.Index(times)
     index = pd.DatetimeIndex(times)
-    return index if grid.zone is None else index.tz_localize("UTC").tz_convert(grid.zone)
+    if grid.wall and grid.zone:
+        twice = np.zeros(len(index), dtype=bool)
+        index = index.tz_localize(grid.zone, ambiguous=twice, nonexistent="shift_forward")
+    elif grid.zone:
+        index = index.tz_localize("UTC").tz_convert(grid.zone)
+    return index

@@ -1,6 +1,7 @@
 """What landscapes become when they are composed: sums, mixtures, landscapes under conditions, landscapes partly known.
 
-Nobody builds these by name: `Energy` and `Score` do, by `+`, `-`, `*`, `on`, `at` and `given`; `mixture` is a function.
+Nobody builds these by name: `Energy` and `Score` do, by `+`, `-`, `*`, `on`, `at` and `given`; `mixture` is a
+function.
 """
 
 from __future__ import annotations
@@ -15,7 +16,20 @@ from torch import Tensor, nn
 from conca.energy.energy import Energy, Score
 from conca.types import BadInput
 
-__all__ = ["Bound", "BoundScore", "Given", "GivenScore", "Mixture", "ScoreSum", "Sum", "bind", "combine", "given", "hold", "mixture"]
+__all__ = [
+    "Bound",
+    "BoundScore",
+    "Given",
+    "GivenScore",
+    "Mixture",
+    "ScoreSum",
+    "Sum",
+    "bind",
+    "combine",
+    "given",
+    "hold",
+    "mixture",
+]
 
 
 def hold(module: nn.Module, name: str, value: Tensor) -> None:
@@ -54,7 +68,7 @@ class _WeightedSum(Score):
         return tuple(cast(Iterable[Score], self.terms))
 
     def _bind(self, values: dict[str, Any]) -> Score:
-        return _combine(list(zip(self.weights(), _bind_parts(self.parts(), values))))
+        return combine(list(zip(self.weights(), _bind_parts(self.parts(), values))))
 
     def extra_repr(self) -> str:
         return "weights=" + ", ".join("tensor" if isinstance(w, str) else f"{w:g}" for w in self._weights)
@@ -83,37 +97,41 @@ class Sum(_WeightedSum, Energy):
 
 
 class Mixture(Energy):
-    """A sum of densities, E = -logsumexp(log w_i - E_i); made by `mixture`."""
+    """A sum of densities, E = -log sum_i w_i exp(-E_i); made by `mixture`."""
 
-    log_weights: Tensor
+    weights: Tensor
 
     def __init__(self, parts: Sequence[Energy], weights: Sequence[float] | Tensor | None = None) -> None:
         super().__init__()
         if not parts or not all(isinstance(part, Energy) for part in parts):
-            raise TypeError("a mixture is made of one energy or more; an object that knows only a slope cannot be mixed")
+            raise TypeError(
+                "a mixture is made of one energy or more; an object that knows only a slope cannot be mixed"
+            )
         self.terms = nn.ModuleList(parts)
         self.shape = _shape(self.parts())
-        given = torch.ones(len(parts)) if weights is None else torch.as_tensor(weights, dtype=torch.get_default_dtype())
-        if given.shape != (len(parts),) or not bool((given > 0).all() & given.isfinite().all()):
+        if not isinstance(weights, Tensor):
+            weights = torch.tensor([1.0] * len(parts) if weights is None else list(weights))
+        if weights.shape != (len(parts),) or not bool((weights > 0).all() & weights.isfinite().all()):
             raise BadInput(f"a mixture of {len(parts)} energies needs {len(parts)} positive weights")
-        hold(self, "log_weights", given.log())
+        hold(self, "weights", weights)
 
     def parts(self) -> tuple[Score, ...]:
         return tuple(cast(Iterable[Score], self.terms))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.clamp(x)
-        logs = [log - cast(Energy, term)(x) for log, term in zip(self.log_weights, self.parts())]
+        logs = [log - cast(Energy, term)(x) for log, term in zip(self.weights.log(), self.parts())]
         return -torch.logsumexp(torch.stack(logs), dim=0)
 
     def _bind(self, values: dict[str, Any]) -> Score:
-        return Mixture(cast(list[Energy], _bind_parts(self.parts(), values)), self.log_weights.exp())
+        return Mixture(cast(list[Energy], _bind_parts(self.parts(), values)), self.weights)
 
 
 def mixture(*energies: Energy, weights: Sequence[float] | Tensor | None = None) -> Energy:
     """The energy whose density is the weighted sum of the densities exp(-E_i): E = -log sum_i w_i exp(-E_i).
 
-    The densities are taken as they are; where they are normalised (`Gaussian`), weights that sum to 1 are mixing proportions.
+    The densities are taken as they are; where they are normalised (`Gaussian`), weights that sum to 1 are mixing
+    proportions.
 
     Args:
         energies: one or more, all reading x of one shape.
@@ -200,7 +218,8 @@ class GivenScore(Score):
         except RuntimeError:
             clamped = self.known
         if clamped.shape != x.shape:
-            raise BadInput(f"known {tuple(self.known.shape)} and mask {tuple(self.mask.shape)} do not broadcast to {tuple(x.shape)}")
+            shapes = f"known {tuple(self.known.shape)} and mask {tuple(self.mask.shape)}"
+            raise BadInput(f"{shapes} do not broadcast to {tuple(x.shape)}")
         return clamped
 
     def score(self, x: Tensor, /) -> Tensor:
@@ -220,8 +239,19 @@ class Given(GivenScore, Energy):
         return self.inner(self.clamp(x))
 
 
-def _combine(terms: Sequence[tuple[float | Tensor, Score]]) -> Score:
+def combine(terms: Sequence[tuple[float | Tensor, Score]]) -> Score:
+    """The weighted sum: an `Energy` where every term is one, else a `Score`."""
     return Sum(terms) if all(isinstance(term, Energy) for _, term in terms) else ScoreSum(terms)
+
+
+def bind(landscape: Score, values: dict[str, Any]) -> Score:
+    """A plain landscape under conditions."""
+    return (Bound if isinstance(landscape, Energy) else BoundScore)(landscape, values)
+
+
+def given(landscape: Score, known: Tensor, mask: Tensor) -> Score:
+    """A landscape whose coordinates under `mask` are held at `known`."""
+    return (Given if isinstance(landscape, Energy) else GivenScore)(landscape, known, mask)
 
 
 def _bind_parts(parts: Iterable[Score], values: dict[str, Any]) -> list[Score]:
@@ -230,5 +260,3 @@ def _bind_parts(parts: Iterable[Score], values: dict[str, Any]) -> list[Score]:
 
 def _shape(parts: Iterable[Score]) -> tuple[int, ...] | None:
     return next((part.shape for part in parts if part.shape is not None), None)
-
-

@@ -2,21 +2,20 @@
 
 Landscapes add (a product of experts), scale, mix, take conditions and hold known coordinates fixed:
 
-    E1 + E2, sum([E1, E2, E3])   exp(-E) multiplies (Hinton 2002, "Training products of experts by minimizing contrastive divergence")
-    w * E, E / T, E1 - w * E2    inverse temperature, temperature, negation (Du, Li & Mordatch 2020, "Compositional visual generation")
+    E1 + E2, sum([E1, E2, E3])   exp(-E) multiplies (a product of experts: Hinton 2002)
+    w * E, E / T, E1 - w * E2    inverse temperature, temperature, negation (Du, Li & Mordatch 2020)
     mixture(E1, E2)              exp(-E) adds
     E.on(y=...), E.at(t)         conditions are bound, never passed along
     E.given(known, mask)         what is known does not move
 
-Tensors that a landscape is given (weights, conditions, known values) are held: a `nn.Parameter` stays one and is trained, any
-other tensor becomes a buffer; both move with the module and are in its `state_dict`.
+Tensors that a landscape is given (weights, conditions, known values) are held: a `nn.Parameter` stays one and is
+trained, any other tensor becomes a buffer; both move with the module and are in its `state_dict`.
 """
 
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, cast, overload
 
 import torch
@@ -30,7 +29,8 @@ __all__ = ["Energy", "Score"]
 class Score(nn.Module):
     """A landscape of which only the slope is known (a diffusion network): write `score`.
 
-    It adds, scales, takes conditions and holds known coordinates like an energy; samplers that compare energies refuse it.
+    It adds, scales, takes conditions and holds known coordinates like an energy; samplers that compare energies
+    refuse it.
 
     Attributes:
         shape: the shape of one point without the batch axis, or None where any will do.
@@ -45,7 +45,7 @@ class Score(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define score(x)")
 
     def evaluate(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
-        """(energy (B,) or None where unknown, score (B, ...)); raises BadInput where the score has another shape than x."""
+        """(energy (B,) or None where unknown, score (B, ...)); raises BadInput where the score is not like x."""
         score = self.score(_point(self, x))
         if score.shape != x.shape or score.dtype != x.dtype:
             raise BadInput(f"{type(self).__name__}.score must give {_look(x)} like its input, not {_look(score)}")
@@ -92,10 +92,14 @@ class Score(nn.Module):
 
     def given(self, known: Tensor, mask: Tensor) -> Score:
         """This landscape with the coordinates under `mask` held at `known`; see `Energy.given`."""
-        return GivenScore(self, known, mask)
+        from conca.energy import compose
+
+        return compose.given(self, known, mask)
 
     def _bind(self, values: dict[str, Any]) -> Score:
-        return BoundScore(self, values)
+        from conca.energy import compose
+
+        return compose.bind(self, values)
 
     def __add__(self, other: Score) -> Score:
         return _combine([(1.0, self), (1.0, other)]) if isinstance(other, Score) else NotImplemented
@@ -122,9 +126,9 @@ class Score(nn.Module):
 class Energy(Score):
     """A landscape: write `forward(x) -> energy`, one number per sample.
 
-    `forward` takes x of shape (B, ...) and gives shape (B,). Low is plausible: the density is proportional to exp(-E). Rows
-    never interact. Further arguments of `forward` are conditions, bound by `on`. Set `shape` to the shape of one point, so that
-    the laws of `conca.laws` know what to draw.
+    `forward` takes x of shape (B, ...) and gives shape (B,). Low is plausible: the density is proportional to
+    exp(-E). Rows never interact. Further arguments of `forward` are conditions, bound by `on`. Set `shape` to the
+    shape of one point, so that the laws of `conca.laws` know what to draw.
 
     Calling it raises BadInput where `forward` gives anything but shape (B,).
     """
@@ -140,22 +144,24 @@ class Energy(Score):
         energy = super().__call__(_batched(self, x), **conditions)
         if not isinstance(energy, Tensor) or energy.shape != x.shape[:1]:
             found = _look(energy) if isinstance(energy, Tensor) else type(energy).__name__
-            raise BadInput(f"{type(self).__name__}.forward must give one number per sample, shape ({len(x)},), not {found}")
+            raise BadInput(
+                f"{type(self).__name__}.forward must give one number per sample, shape ({len(x)},), not {found}"
+            )
         return energy
 
     def score(self, x: Tensor, /) -> Tensor:
         """-dE/dx, shape (B, ...), under no_grad and inference_mode too.
 
-        With gradients on it is differentiable, with respect to x and to the parameters (energies are trained through it).
-        Raises BadInput where x is not floating point.
+        With gradients on it is differentiable, with respect to x and to the parameters (energies are trained through
+        it). Raises BadInput where x is not floating point.
         """
         return self.evaluate(x)[1]
 
     def evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(energy (B,), score (B, ...)) for the price of one; a subclass that knows its slope overrides `score` or this."""
+        """(energy (B,), score (B, ...)) for the price of one; who knows the slope overrides `score` or this."""
         _point(self, x)
         if type(self).score is not Energy.score:
-            return self(x), cast(Tensor, super().evaluate(x)[1])
+            return self(x), super().evaluate(x)[1]
         keep = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.enable_grad():
             if keep and x.requires_grad:
@@ -189,10 +195,7 @@ class Energy(Score):
 
         Raises BadInput where the mask is not bool, something known is not finite, or the shapes do not broadcast to x.
         """
-        return Given(self, known, mask)
-
-    def _bind(self, values: dict[str, Any]) -> Score:
-        return Bound(self, values)
+        return cast(Energy, super().given(known, mask))
 
     @overload
     def __add__(self, other: Energy) -> Energy: ...
@@ -222,6 +225,12 @@ class Energy(Score):
 
     def __neg__(self) -> Energy:
         return self * -1.0
+
+
+def _combine(terms: Sequence[tuple[float | Tensor, Score]]) -> Score:
+    from conca.energy import compose  # composites are landscapes themselves, so each file needs the other
+
+    return compose.combine(terms)
 
 
 def _look(x: Tensor) -> str:

@@ -8,14 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..layers.mixer import Mixer
-from ..layers.states import leaves
-from ..ops.bodies import plain_bodies, watched
-from .compare import TOLERANCES, same, whole
-from .inputs import FORMS, LENGTHS, Form, drawn, fresh_leaf, gradients, leaf_tensors, starts, times, warm
-from .outcome import DoesNotApply
+from conca.laws.compare import TOLERANCES, same, whole
+from conca.laws.inputs import FORMS, LENGTHS, Form, drawn, fresh_leaf, gradients, leaf_tensors, starts, times, warm
+from conca.laws.outcome import DoesNotApply
+from conca.layers.mixer import Mixer
+from conca.layers.states import leaves
+from conca.ops.bodies import plain_bodies, watched
 
-__all__ = ["bodies_agree", "forms_agree", "forms_agree_bfloat16", "forms_agree_float32", "gradients_agree", "split", "twice"]
+__all__ = [
+    "bodies_agree",
+    "forms_agree",
+    "forms_agree_bfloat16",
+    "forms_agree_float32",
+    "gradients_agree",
+    "split",
+    "twice",
+]
 
 
 def forms_agree(mixer: Mixer[Any]) -> None:
@@ -132,7 +140,11 @@ def bodies_agree(mixer: Mixer[Any]) -> None:
         if T < 8:
             bent = _second(mixer, FORMS["forward"], T)
             with plain_bodies():
-                same(bent, _second(mixer, FORMS["forward"], T), f"second derivatives of kernel and plain body, {T} tokens")
+                same(
+                    bent,
+                    _second(mixer, FORMS["forward"], T),
+                    f"second derivatives of kernel and plain body, {T} tokens",
+                )
 
 
 def twice(mixer: Mixer[Any]) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..layers.mixer import Mixer
-from ..layers.states import leaves
-from ..types import State
+from conca.layers.mixer import Mixer
+from conca.layers.states import leaves
+from conca.types import State
 
 __all__ = ["TOLERANCES", "identical", "same", "whole"]
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..layers import states
-from ..layers.mixer import Mixer
-from ..layers.states import leaves, take, tree_map
-from .compare import identical, same, whole
-from .inputs import BATCH, FORMS, LENGTHS, drawn, warm
-from .outcome import DoesNotApply
+from conca.laws.compare import identical, same, whole
+from conca.laws.inputs import BATCH, FORMS, LENGTHS, drawn, warm
+from conca.laws.outcome import DoesNotApply
+from conca.layers import states
+from conca.layers.mixer import Mixer
+from conca.layers.states import leaves, take, tree_map
 
 __all__ = ["bounded", "causal", "honest", "kept", "pure", "rows_independent"]
 

@@ -8,10 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..layers.mixer import Mixer
-from ..layers.states import leaves, tree_map
+from conca.layers.mixer import Mixer
+from conca.layers.states import leaves, tree_map
 
-__all__ = ["BATCH", "CHUNK", "FORMS", "LENGTHS", "drawn", "fresh_leaf", "gradients", "leaf_tensors", "starts", "times", "warm"]
+__all__ = [
+    "BATCH",
+    "CHUNK",
+    "FORMS",
+    "LENGTHS",
+    "drawn",
+    "fresh_leaf",
+    "gradients",
+    "leaf_tensors",
+    "starts",
+    "times",
+    "warm",
+]
 
 BATCH = 3
 CHUNK = 4

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..layers.mixer import Mixer
-from ..layers.states import leaves, take
-from .compare import same, whole
-from .inputs import BATCH, FORMS, LENGTHS, Form, drawn, fresh_leaf, gradients, leaf_tensors, starts, times, warm
+from conca.laws.compare import same, whole
+from conca.laws.inputs import (
+    BATCH,
+    FORMS,
+    LENGTHS,
+    Form,
+    drawn,
+    fresh_leaf,
+    gradients,
+    leaf_tensors,
+    starts,
+    times,
+    warm,
+)
+from conca.layers.mixer import Mixer
+from conca.layers.states import leaves, take
 
 __all__ = ["packed", "ragged"]
 
@@ -80,7 +93,7 @@ def _apart(
     L = x.shape[1]
     cuts = [0, *begins.nonzero()[:, 0].tolist(), L]
     outputs = []
-    for j, (begin, end) in enumerate(zip(cuts, cuts[1:])):
+    for j, (begin, end) in enumerate(itertools.pairwise(cuts)):
         timing = {k: t[i, begin:end].clone() for k, t in options.items()}
         if j:
             state = mixer.init_state(1)

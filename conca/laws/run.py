@@ -12,13 +12,20 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .. import layers
-from ..layers.mixer import Mixer
-
-from .agreement import bodies_agree, forms_agree, forms_agree_bfloat16, forms_agree_float32, gradients_agree, split, twice
-from .conduct import bounded, causal, honest, kept, pure, rows_independent
-from .outcome import DoesNotApply
-from .rows import packed, ragged
+from conca import layers
+from conca.laws.agreement import (
+    bodies_agree,
+    forms_agree,
+    forms_agree_bfloat16,
+    forms_agree_float32,
+    gradients_agree,
+    split,
+    twice,
+)
+from conca.laws.conduct import bounded, causal, honest, kept, pure, rows_independent
+from conca.laws.outcome import DoesNotApply
+from conca.laws.rows import packed, ragged
+from conca.layers.mixer import Mixer
 
 __all__ = ["LAWS", "Verdict", "check", "mixers"]
 

@@ -8,7 +8,7 @@ import pkgutil
 from types import ModuleType
 from typing import Any
 
-from .mixer import Mixer
+from conca.layers.mixer import Mixer
 
 __all__ = ["families", "mixers", "walked"]
 

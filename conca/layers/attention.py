@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.attention import attend
-from ..ops.rotation import rotate
-from ..types import State
-from .mixer import Mixer, Work
+from conca.layers.mixer import Mixer, Work
+from conca.ops.attention import attend
+from conca.ops.rotation import rotate
+from conca.types import State
 
 __all__ = ["Attention", "Cache"]
 
@@ -91,12 +91,12 @@ class Attention(Mixer[Cache]):
 
     @classmethod
     def samples(cls) -> tuple[Self, ...]:
-        """Full, a window that slides, one longer than the text, one of a single token; an odd head; no positions."""
+        """Full, a window that slides, one longer than the text, one of two tokens with an odd head and no positions."""
         return (
             cls(8, n_heads=2),
             cls(8, n_heads=2, window=3),
             cls(6, n_heads=2, window=64, bias=True),
-            cls(4, n_heads=1, d_head=3, window=1, rope_base=None),
+            cls(4, n_heads=1, d_head=3, window=2, rope_base=None),
         )
 
     def init_state(self, batch: int) -> Cache:

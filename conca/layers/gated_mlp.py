@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .mixer import Mixer
+from conca.layers.mixer import Mixer
 
 __all__ = ["GatedMLP"]
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from .mixer import Mixer, Role, Work
-from .states import where
+from conca.layers.mixer import Mixer, Role, Work
+from conca.layers.states import where
 
 __all__ = ["LSTM", "LSTMState"]
 
@@ -85,7 +85,9 @@ class LSTM(Mixer[LSTMState]):
 
     def roles(self) -> dict[str, Role]:
         """Everything stays float32; biases are not decayed."""
-        return {f"core.{name}": Role(decay="bias" not in name, float32=True) for name, _ in self.core.named_parameters()}
+        return {
+            f"core.{name}": Role(decay="bias" not in name, float32=True) for name, _ in self.core.named_parameters()
+        }
 
     def work(self) -> Work:
         """Two products with four gates each."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, final
 import torch
 from torch import Tensor, nn
 
-from ..types import S, State, nearest
-from .rows import inside, segments, stairs
-from .states import batch_of, where
+from conca.layers.rows import inside, segments, stairs
+from conca.layers.states import batch_of, where
+from conca.types import S, State, nearest
 
 __all__ = ["Mixer", "Output", "Role", "Work"]
 
@@ -265,7 +265,8 @@ class Mixer(nn.Module, Generic[S]):
             narrowed = id(tensor) in ids and moved.is_floating_point() and moved.element_size() < 4
             return tensor.to(moved.device) if narrowed else moved
 
-        return super()._apply(guarded, recurse)
+        super()._apply(guarded, recurse)  # type: ignore[no-untyped-call]
+        return self
 
 
 def _within(lengths: Tensor, limit: int) -> bool:
@@ -273,7 +274,7 @@ def _within(lengths: Tensor, limit: int) -> bool:
     if torch.compiler.is_compiling() or lengths.numel() == 0:
         return True
     low, high = torch.aminmax(lengths)
-    return 0 <= int(low) and int(high) <= limit
+    return int(low) >= 0 and int(high) <= limit
 
 
 class Output(nn.Module):

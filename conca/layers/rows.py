@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..types import S
-from .states import put, take
+from conca.layers.states import put, take
+from conca.types import S
 
 if TYPE_CHECKING:
-    from .mixer import Mixer
+    from conca.layers.mixer import Mixer
 
 __all__ = ["inside", "left_to_right", "right_to_left", "segments", "stairs"]
 

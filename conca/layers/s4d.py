@@ -17,13 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.diagonal import diagonal_ssm
-from ..ops.discretise import zero_order_hold
-from ..ops.hippo import legs_normal
-from ..ops.scan import scan
-from ..types import nearest
-from .mixer import Mixer, Role, Work
-from .rows import inside
+from conca.layers.mixer import Mixer, Role, Work
+from conca.layers.rows import inside
+from conca.ops.diagonal import diagonal_ssm
+from conca.ops.discretise import zero_order_hold
+from conca.ops.hippo import legs_normal
+from conca.ops.scan import scan
+from conca.types import nearest
 
 __all__ = ["S4D", "S4DState"]
 

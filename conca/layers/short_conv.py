@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.convolution import causal_convolution
-from .mixer import Mixer, Work
+from conca.layers.mixer import Mixer, Work
+from conca.ops.convolution import causal_convolution
 
 __all__ = ["ShortConv", "ShortConvState"]
 

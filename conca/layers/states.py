@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..types import BadInput, S, State
+from conca.types import BadInput, S, State
 
 __all__ = ["batch_of", "leaves", "load", "put", "save", "size_in_bytes", "take", "tree_map", "where"]
 

@@ -1,8 +1,8 @@
 """The simplest forecasts, which a model must beat: the last value, the last season, a ridge regression.
 
-All see rows up to a cutoff c (included) and forecast rows c + 1 to c + H. Missing values are filled by the last one known,
-at the beginning of a series by the mean of its training rows. Each series is normalised by mean and deviation of its
-training rows, so that series of different size share one model and one distribution of errors.
+All see rows up to a cutoff c (included) and forecast rows c + 1 to c + H. Missing values are filled by the last one
+known, at the beginning of a series by the mean of its training rows. Each series is normalised by mean and deviation of
+its training rows, so that series of different size share one model and one distribution of errors.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -20,24 +21,28 @@ __all__ = ["Baseline", "History", "LastValue", "Ridge", "SeasonalNaive", "season
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-SEASONS = (1.0, 7.0, 365.2425)
-"""Cycles in days: the day, the week, the year."""
+CYCLES = (1.0, 7.0, 365.2425)
+"""Natural cycles in days: the day, the week, the year."""
+LEVELS = (0.1, 0.5, 0.9)
+MOST_NUMBERS = 30_000_000
+"""The windows of a ridge regression hold at most this many numbers (240 MB); of longer tables, every so many."""
+BLOCK = 4096
 
 
 def season_of(seconds: float | None) -> int:
     """Rows in the shortest natural cycle (day, week, year) of rows that are `seconds` apart: at least 2, else 1.
 
-    Quarter-hourly 96, hourly 24, daily 7, weekly 52, monthly 12, quarterly 4, yearly 1; 1 where the spacing is unknown.
+    Quarter-hourly 96, hourly 24, daily 7, weekly 52, monthly 12, quarterly 4; 1 for years or an unknown spacing.
     """
     if seconds is None or seconds <= 0:
         return 1
-    rows = (round(86_400 * days / seconds) for days in SEASONS)
+    rows = (round(86_400 * days / seconds) for days in CYCLES)
     return next((n for n in rows if n >= 2), 1)
 
 
 @dataclass(frozen=True)
 class History:
-    """One series: target (T, K) with NaN where missing, covariates (T, F) likewise, of which `train` rows are learnt from."""
+    """One series: target (T, K), covariates (T, F), NaN where missing; its first `train` rows are learnt from."""
 
     target: Floats
     covariates: Floats
@@ -46,15 +51,6 @@ class History:
     def __post_init__(self) -> None:
         if self.target.ndim != 2 or self.covariates.ndim != 2 or len(self.target) != len(self.covariates):
             raise ValueError("target must be (T, K) and covariates (T, F), of one length")
-
-
-def filled(values: Floats, train: int) -> Floats:
-    """Values (T, K) normalised by the training rows, missing ones filled by the last known, else by 0 (the mean)."""
-    mean, scale = moments(values[:train])
-    known = ~np.isnan(values)
-    last = np.maximum.accumulate(np.where(known, np.arange(len(values))[:, None], -1), axis=0)
-    held = np.take_along_axis(values, np.maximum(last, 0), axis=0)
-    return np.where(last >= 0, (held - mean) / scale, 0.0)
 
 
 def moments(rows: Floats) -> tuple[Floats, Floats]:
@@ -66,43 +62,51 @@ def moments(rows: Floats) -> tuple[Floats, Floats]:
     return mean, np.where(scale > 1e-9 * np.abs(mean), scale, 1.0)
 
 
+def filled(values: Floats, train: int) -> Floats:
+    """Values (T, K) normalised by the training rows; missing ones are the last known, before any the mean (0)."""
+    mean, scale = moments(values[:train])
+    known = ~np.isnan(values)
+    last = np.maximum.accumulate(np.where(known, np.arange(len(values))[:, None], -1), axis=0)
+    held = np.take_along_axis(values, np.maximum(last, 0), axis=0)
+    return np.where(last >= 0, (held - mean) / scale, 0.0)
+
+
 class Baseline(ABC):
-    """A forecast with a point and quantiles; the quantiles are those of its errors on the training rows, by step.
+    """A point forecast, and quantiles: those of its errors on the training rows, for each step.
 
     horizon  steps H
     levels   of the quantiles, Q numbers between 0 and 1
+    most     training cutoffs that are used; of more, every so many
     """
 
-    def __init__(self, horizon: int, levels: Sequence[float] = (0.1, 0.5, 0.9), most: int = 50_000) -> None:
+    def __init__(self, horizon: int, *, levels: Sequence[float] = LEVELS, most: int = 50_000) -> None:
         if horizon < 1:
             raise ValueError(f"horizon must be at least 1, not {horizon}")
-        self.horizon = horizon
-        self.levels = tuple(float(level) for level in levels)
-        self.most = most
+        if not all(0 < level < 1 for level in levels):
+            raise ValueError(f"levels must lie between 0 and 1, not {list(levels)}")
+        self.horizon, self.levels, self.most = horizon, tuple(float(level) for level in levels), most
         self.spread: Floats | None = None
-
-    @abstractmethod
-    def learn(self, histories: Sequence[History], cutoffs: Sequence[Integers]) -> None:
-        """Fit what there is to fit on training cutoffs of each history."""
 
     @abstractmethod
     def normal(self, history: History, cutoffs: Integers) -> Floats:
         """Forecasts (n, H, K) in normalised units."""
 
-    def fit(self, histories: Sequence[History]) -> Baseline:
-        """Fit on the training rows of all series, on at most `most` cutoffs evenly spread. Returns itself."""
+    def cutoffs(self, histories: Sequence[History]) -> list[Integers]:
+        """The training cutoffs of each series."""
         every = [np.arange(0, max(h.train - self.horizon, 0)) for h in histories]
         stride = max(1, -(-sum(map(len, every)) // self.most))
-        chosen = [rows[::stride] for rows in every]
-        self.learn(histories, chosen)
-        errors = [self.truth(h, rows) - self.normal(h, rows) for h, rows in zip(histories, chosen)]
+        return [rows[::stride] for rows in every]
+
+    def fit(self, histories: Sequence[History]) -> Self:
+        """Fit on the training rows of all series. Returns itself."""
+        errors = [self.truth(h, rows) - self.normal(h, rows) for h, rows in zip(histories, self.cutoffs(histories))]
         self.spread = quantiles_of(np.concatenate(errors), self.levels)
         return self
 
     def predict(self, history: History, cutoffs: Integers) -> tuple[Floats, Floats]:
         """Point forecasts (n, H, K) and quantiles (n, H, K, Q) after each cutoff (n,), in the unit of the target."""
         if self.spread is None:
-            raise RuntimeError("fit the baseline first")
+            raise RuntimeError("fit the baseline before it predicts")
         mean, scale = moments(history.target[: history.train])
         point = self.normal(history, np.asarray(cutoffs, dtype=np.int64))
         quantiles = point[..., None] + self.spread
@@ -111,15 +115,12 @@ class Baseline(ABC):
     def truth(self, history: History, cutoffs: Integers) -> Floats:
         """True values (n, H, K) after training cutoffs, normalised, NaN where missing."""
         mean, scale = moments(history.target[: history.train])
-        rows = cutoffs[:, None] + 1 + np.arange(self.horizon)
-        return (history.target[rows] - mean) / scale
+        rows: Floats = history.target[cutoffs[:, None] + 1 + np.arange(self.horizon)]
+        return (rows - mean) / scale
 
 
 class LastValue(Baseline):
     """The last known value, repeated."""
-
-    def learn(self, histories: Sequence[History], cutoffs: Sequence[Integers]) -> None:
-        """Nothing to fit."""
 
     def normal(self, history: History, cutoffs: Integers) -> Floats:
         """Forecasts (n, H, K) in normalised units."""
@@ -128,83 +129,99 @@ class LastValue(Baseline):
 
 
 class SeasonalNaive(Baseline):
-    """The values of the last full season, repeated: those of the same hour yesterday, if rows are hours and a season 24.
+    """The last season, repeated: with hourly rows and a season of 24, the value of the same hour yesterday.
 
-    Where the series has no season before the cutoff yet, its first row stands in.
+    At cutoffs before the first full season, the first row of the series stands in for what is not there.
     """
 
-    def __init__(
-        self, horizon: int, season: int, levels: Sequence[float] = (0.1, 0.5, 0.9), most: int = 50_000
-    ) -> None:
-        super().__init__(horizon, levels, most)
+    def __init__(self, horizon: int, season: int, *, levels: Sequence[float] = LEVELS, most: int = 50_000) -> None:
+        super().__init__(horizon, levels=levels, most=most)
         if season < 1:
             raise ValueError(f"season must be at least 1, not {season}")
         self.season = season
 
-    def learn(self, histories: Sequence[History], cutoffs: Sequence[Integers]) -> None:
-        """Nothing to fit."""
-
     def normal(self, history: History, cutoffs: Integers) -> Floats:
         """Forecasts (n, H, K) in normalised units."""
         back = np.arange(self.horizon) % self.season + 1 - self.season
-        return filled(history.target, history.train)[np.maximum(cutoffs[:, None] + back, 0)]
+        values: Floats = filled(history.target, history.train)[np.maximum(cutoffs[:, None] + back, 0)]
+        return values
 
 
 class Ridge(Baseline):
     """Ridge regression of each step on the last `rows` rows of target and covariates (Hoerl and Kennard, 1970).
 
     All steps share one Gram matrix of the histories; the rows whose target is missing at a step are taken off it again,
-    so that every step is solved exactly on the rows that know it.
+    so that every step is solved exactly on the rows that know it. `penalty` is per row, on the normalised values.
     """
 
     def __init__(
         self,
         horizon: int,
         rows: int = 48,
+        *,
         penalty: float = 1e-3,
-        levels: Sequence[float] = (0.1, 0.5, 0.9),
+        levels: Sequence[float] = LEVELS,
         most: int = 50_000,
     ) -> None:
-        super().__init__(horizon, levels, most)
+        super().__init__(horizon, levels=levels, most=most)
         if rows < 1 or penalty <= 0:
             raise ValueError("rows must be at least 1 and the penalty positive")
         self.rows, self.penalty = rows, penalty
         self.weights: Floats | None = None
 
-    def windows(self, history: History, cutoffs: Integers) -> Floats:
-        """What is regressed on (n, 1 + rows * (K + F)): a constant and the last rows; before the series begins, its mean."""
+    def windows(self, history: History) -> Floats:
+        """A view (T, K + F, rows) of the rows up to each row; before the series begins, its mean (0)."""
         values = np.concatenate([filled(v, history.train) for v in (history.target, history.covariates)], axis=1)
         padded = np.concatenate([np.zeros((self.rows - 1, values.shape[1])), values])
-        last = sliding_window_view(padded, self.rows, axis=0)[cutoffs].reshape(len(cutoffs), -1)
+        return sliding_window_view(padded, self.rows, axis=0)
+
+    def inputs(self, windows: Floats, cutoffs: Integers) -> Floats:
+        """What is regressed on: (n, 1 + (K + F) * rows), the first column constant."""
+        last = windows[cutoffs].reshape(len(cutoffs), windows.shape[1] * self.rows)
         return np.concatenate([np.ones((len(cutoffs), 1)), last], axis=1)
 
-    def learn(self, histories: Sequence[History], cutoffs: Sequence[Integers]) -> None:
-        """Solve for the weights (1 + rows * (K + F), H, K)."""
-        x = np.concatenate([self.windows(h, rows) for h, rows in zip(histories, cutoffs)])
-        y = np.concatenate([self.truth(h, rows) for h, rows in zip(histories, cutoffs)])
-        known = ~np.isnan(y)
-        gram, right = x.T @ x, np.einsum("nd,nhk->dhk", x, np.where(known, y, 0.0), optimize=True)
-        self.weights = np.zeros((x.shape[1], *y.shape[1:]))
-        for step, column in np.ndindex(y.shape[1:]):
-            lost = x[~known[:, step, column]]
+    def fit(self, histories: Sequence[History]) -> Self:
+        """Solve for the weights (1 + (K + F) * rows, H, K), then take the quantiles of the errors. Returns itself."""
+        cutoffs = self.cutoffs(histories)
+        wide = 1 + self.rows * (histories[0].target.shape[1] + histories[0].covariates.shape[1])
+        stride = max(1, -(-sum(map(len, cutoffs)) * wide // MOST_NUMBERS))
+        chosen = [rows[::stride] for rows in cutoffs]
+        x = np.concatenate([self.inputs(self.windows(h), rows) for h, rows in zip(histories, chosen)])
+        y = np.concatenate([self.truth(h, rows) for h, rows in zip(histories, chosen)])
+        flat = y.reshape(len(y), y.shape[1] * y.shape[2])
+        self.weights = self.solve(x, flat).reshape(wide, *y.shape[1:])
+        return super().fit(histories)
+
+    def solve(self, x: Floats, flat: Floats) -> Floats:
+        """Weights (D, H * K) from inputs x (n, D) to targets (n, H * K), NaN where missing."""
+        wide, known = x.shape[1], ~np.isnan(flat)
+        weights = np.zeros((wide, flat.shape[1]))
+        gram, right = x.T @ x, x.T @ np.where(known, flat, 0.0)
+        whole = known.all(0) & (len(x) > 0)
+        partly = np.flatnonzero(~whole & known.any(0))
+        for columns in [np.flatnonzero(whole)] * bool(whole.any()) + [partly[i : i + 1] for i in range(len(partly))]:
+            lost = x[~known[:, columns[0]]]
             count = len(x) - len(lost)
-            if count:
-                penalty = np.full(len(gram), self.penalty * count)
-                penalty[0] = 1e-9 * count
-                left = gram - lost.T @ lost
-                left[np.diag_indices_from(left)] += penalty
-                self.weights[:, step, column] = np.linalg.solve(left, right[:, step, column])
+            penalty = np.full(wide, self.penalty * count)
+            penalty[0] = 1e-9 * count
+            weights[:, columns] = np.linalg.solve(gram - lost.T @ lost + np.diag(penalty), right[:, columns])
+        return weights
 
     def normal(self, history: History, cutoffs: Integers) -> Floats:
         """Forecasts (n, H, K) in normalised units."""
-        assert self.weights is not None
-        return np.einsum("nd,dhk->nhk", self.windows(history, cutoffs), self.weights, optimize=True)
+        if self.weights is None:
+            raise RuntimeError("fit the baseline before it predicts")
+        weights, windows = self.weights.reshape(len(self.weights), -1), self.windows(history)
+        result = np.empty((len(cutoffs), weights.shape[1]))
+        for begin in range(0, len(cutoffs), BLOCK):
+            result[begin : begin + BLOCK] = self.inputs(windows, cutoffs[begin : begin + BLOCK]) @ weights
+        return result.reshape(len(cutoffs), *self.weights.shape[1:])
 
 
 def quantiles_of(errors: Floats, levels: tuple[float, ...]) -> Floats:
     """Quantiles (H, K, Q) of errors (n, H, K) over n, NaN not counted; 0 for a step without any error."""
     result = np.zeros((*errors.shape[1:], len(levels)))
-    for step, column in np.ndindex(errors.shape[1:]):
+    for step, column in np.ndindex(*errors.shape[1:]):
         here = errors[:, step, column]
         here = here[~np.isnan(here)]
         if here.size:

@@ -17,12 +17,12 @@ from typing import Any, Self, cast
 
 from torch import Tensor, nn
 
-from ..layers import families
-from ..layers.attention import Attention
-from ..layers.lstm import LSTM
-from ..layers.mixer import Mixer, Work
-from ..layers.s4d import S4D
-from ..types import BadInput, S, State, nearest
+from conca.layers import families
+from conca.layers.attention import Attention
+from conca.layers.lstm import LSTM
+from conca.layers.mixer import Mixer, Work
+from conca.layers.s4d import S4D
+from conca.types import BadInput, S, State, nearest
 
 __all__ = ["Block", "Stack", "family", "pattern"]
 
@@ -169,10 +169,14 @@ def pattern(text: str, d_model: int, *, dropout: float = 0.0) -> Stack:
     while text[at:].strip():
         word = WORD.match(text, at)
         if word is None:
-            raise BadInput(f"cannot read the pattern {text!r} at {text[at:].strip()!r}; write 's4d*2 attention(window=64)'")
+            raise BadInput(
+                f"cannot read the pattern {text!r} at {text[at:].strip()!r}; write 's4d*2 attention(window=64)'"
+            )
         name, brackets, times = word.groups()
         options = _options(brackets or "()", word[0].strip())
-        parts += [Block(_made(name, d_model, options), dropout=dropout) for _ in range(1 if times is None else int(times))]
+        parts += [
+            Block(_made(name, d_model, options), dropout=dropout) for _ in range(1 if times is None else int(times))
+        ]
         at = word.end()
     if not parts:
         raise BadInput(f"the pattern {text!r} names no layer; families: {', '.join(families())}")
@@ -227,7 +231,7 @@ def _options(brackets: str, word: str) -> dict[str, Any]:
 
 def _made(name: str, d_model: int, options: dict[str, Any]) -> Mixer[Any]:
     try:
-        return family(name)(d_model, **options)  # type: ignore[call-arg]
+        return family(name)(d_model, **options)
     except (TypeError, ValueError) as error:
         if isinstance(error, BadInput):
             raise

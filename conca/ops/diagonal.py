@@ -20,7 +20,7 @@ from conca.ops.diagonal_bodies import (
     diagonal_ssm_convolution,
     diagonal_ssm_recurrence,
 )
-from conca.ops.doors import axes, fold, has_kernel, opened
+from conca.ops.doors import apply, axes, fold, has_kernel, opened
 
 __all__ = ["CHUNK", "diagonal_ssm", "diagonal_ssm_chunked", "diagonal_ssm_convolution", "diagonal_ssm_recurrence"]
 
@@ -51,7 +51,7 @@ def diagonal_ssm(
     if u.numel() == 0 or a.numel() == 0 or not has_kernel("diagonal_ssm", u.device.type):
         y, last = diagonal_ssm_chunked(u, a, b, c, h, lengths=lengths, starts=starts)
     elif opened(u, a, b, c, h):
-        y, last, _ = _DiagonalSSM.apply(u, a, b, c, h, lengths, starts)
+        y, last, _ = apply(_DiagonalSSM, u, a, b, c, h, lengths, starts)
     else:
         y, last, _ = _diagonal_ssm(u, a, b, c, h, lengths, starts, False)
     return y.to(dtype) if dtype.is_floating_point else y, last
@@ -148,7 +148,7 @@ class _DiagonalSSM(Function):
     def forward(
         u: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor, lengths: Maybe, starts: Maybe
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return _diagonal_ssm(u, a, b, c, h, lengths, starts, True)
+        return cast(tuple[Tensor, Tensor, Tensor], _diagonal_ssm(u, a, b, c, h, lengths, starts, True))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -158,7 +158,7 @@ class _DiagonalSSM(Function):
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor, gh: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        return *_DiagonalSSMBackward.apply(*ctx.saved_tensors, gy, gh), None, None
+        return *apply(_DiagonalSSMBackward, *ctx.saved_tensors, gy, gh), None, None
 
 
 class _DiagonalSSMBackward(Function):
@@ -179,7 +179,7 @@ class _DiagonalSSMBackward(Function):
         gy: Tensor,
         gh: Tensor,
     ) -> Five:
-        return _diagonal_ssm_backward(u, a, b, c, before, lengths, starts, gy, gh)
+        return cast(Five, _diagonal_ssm_backward(u, a, b, c, before, lengths, starts, gy, gh))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Five) -> None:

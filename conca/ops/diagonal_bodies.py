@@ -126,11 +126,11 @@ def chunks(
         u = torch.where(valid[..., None], u, 0)
         starts = None if starts is None else starts & valid
     short = count * size - steps
-    u_BJLD = torch.nn.functional.pad(u, (0, 0, 0, short)).unflatten(1, (count, size))
+    u_BJLD = torch.nn.functional.pad(u, (0, 0, 0, short)).reshape(rows, count, size, width)
     # segment of each step within its chunk: 0 until the first start
     segment = None
     if starts is not None:
-        segment = torch.nn.functional.pad(starts, (0, short)).unflatten(1, (count, size)).cumsum(-1)
+        segment = torch.nn.functional.pad(starts, (0, short)).reshape(rows, count, size).cumsum(-1)
     table = powers(a, size + 1)
     before = _states_before(u_BJLD, table, b, h, segment)
     y = _within(u_BJLD, table, b, c, segment) + _carried(before, table, c, segment)

@@ -7,16 +7,22 @@ where nobody can ask for a gradient. Where there is no kernel the door calls the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from conca.ops import bodies
 
-__all__ = ["fold", "has_kernel", "opened", "raised", "real_of"]
+__all__ = ["apply", "axes", "fold", "has_kernel", "opened", "raised", "real_of"]
 
 
-@torch.compiler.assume_constant_result
+# dtype.to_real is not known to torch.compile
+REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def has_kernel(operation: str, device: str) -> bool:
     """Whether a kernel of `operation` runs on `device` now (a constant to torch.compile)."""
     return bodies.kernel(operation, device) is not None
@@ -43,7 +49,7 @@ def raised(dtype: torch.dtype) -> torch.dtype:
 
 def real_of(dtype: torch.dtype) -> torch.dtype:
     """The real type of a complex one; a real one is its own."""
-    return dtype.to_real() if dtype.is_complex else dtype
+    return REAL.get(dtype, dtype)
 
 
 def fold(size: int, tensor: Tensor, dim: int | None, into: int) -> Tensor:
@@ -55,3 +61,8 @@ def fold(size: int, tensor: Tensor, dim: int | None, into: int) -> Tensor:
 def axes(dims: Sequence[int | None], positions: Sequence[int]) -> bool:
     """Whether vmap batches any of the arguments at `positions`."""
     return any(dims[i] is not None for i in positions)
+
+
+def apply(function: type[Function], *args: Any) -> Any:
+    """`function.apply`, which PyTorch leaves without types."""
+    return function.apply(*args)  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from conca.ops import bodies
-from conca.ops.doors import fold, has_kernel, opened, raised
+from conca.ops.doors import apply, fold, has_kernel, opened, raised
 from conca.types import BadInput
 
 __all__ = ["scan", "scan_doubling", "scan_recurrence"]
@@ -35,7 +35,7 @@ def scan(a_BTE: Tensor, x_BTE: Tensor, h_BE: Tensor) -> Tensor:
         return scan_doubling(a, x, h)
     shape = x.shape
     a, x, h = a.reshape(*shape[:2], -1), x.reshape(*shape[:2], -1), h.reshape(shape[0], -1)
-    states = _Scan.apply(a, x, h) if opened(a, x, h) else _scan(a, x, h)
+    states = apply(_Scan, a, x, h) if opened(a, x, h) else _scan(a, x, h)
     return cast(Tensor, states).reshape(shape)
 
 
@@ -126,7 +126,7 @@ class _Scan(Function):
 
     @staticmethod
     def forward(a: Tensor, x: Tensor, h: Tensor) -> Tensor:
-        return _scan(a, x, h)
+        return cast(Tensor, _scan(a, x, h))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Triple, output: Tensor) -> None:
@@ -135,7 +135,7 @@ class _Scan(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Triple:
-        return cast(Triple, _ScanBackward.apply(*ctx.saved_tensors, g))
+        return cast(Triple, apply(_ScanBackward, *ctx.saved_tensors, g))
 
 
 class _ScanBackward(Function):
@@ -145,7 +145,7 @@ class _ScanBackward(Function):
 
     @staticmethod
     def forward(a: Tensor, h: Tensor, states: Tensor, g: Tensor) -> Triple:
-        return _scan_backward(a, h, states, g)
+        return cast(Triple, _scan_backward(a, h, states, g))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Triple) -> None:

@@ -1,0 +1,196 @@
+"""The one loop: `sample` walks a landscape with a kernel.
+
+Retrieval, completion, generation and planning are this loop under different clamps and kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from conca.energy.energy import Score
+from conca.types import BadInput
+
+__all__ = ["Divergence", "Info", "Kernel", "OnChain", "sample", "undisturbed"]
+
+Info: TypeAlias = Mapping[str, Tensor]
+"""What a kernel reports of a step, each (B,): a bool is an event, anything else is measured at the new x."""
+
+
+class OnChain(Protocol):
+    """The state of a kernel: a NamedTuple of tensors, batch on axis 0, with the place `x`."""
+
+    @property
+    def x(self) -> Tensor: ...
+
+
+E = TypeVar("E", bound=Score)
+E_contra = TypeVar("E_contra", bound=Score, contravariant=True)
+K = TypeVar("K", bound=OnChain)
+
+
+class Kernel(Protocol[E_contra, K]):
+    """One way to move: a pure pair of functions; the object itself is frozen.
+
+    Every random number comes from `generator`, every new place has been through `energy.clamp`, and a row never looks
+    at another. A kernel that leaves exp(-E) exactly as it is says `exact = True`; the laws of samplers read that.
+    """
+
+    def init(self, energy: E_contra, x: Tensor, /) -> K:
+        """The state at the start `x`, shape (B, ...), already clamped."""
+        ...
+
+    def step(self, energy: E_contra, state: K, generator: torch.Generator | None, /) -> tuple[K, Info]:
+        """The next state, and what is to be reported of the step ("energy" and "slope" are watched for divergence)."""
+        ...
+
+
+class Divergence(ArithmeticError):
+    """A chain left the finite numbers.
+
+    Attributes:
+        step: the step at which it did, counted from 1.
+        energy: the largest |E| over the rows, one step before where that is known; NaN where only a slope is known.
+        slope: the largest norm of the slope, likewise.
+        rows: how many chains did, of `batch`.
+    """
+
+    def __init__(self, step: int, energy: float, slope: float, rows: int, batch: int) -> None:
+        super().__init__(step, energy, slope, rows, batch)  # all of them, so that it can be pickled
+        self.step, self.energy, self.slope, self.rows, self.batch = step, energy, slope, rows, batch
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows} of {self.batch} chains left the finite numbers at step {self.step}; one step before, "
+            f"|E| was up to {self.energy:.3g} and the slope up to {self.slope:.3g}. "
+            "Take a smaller step, or a kernel that rejects (mala)"
+        )
+
+
+def sample(
+    energy: E, kernel: Kernel[E, K], x: Tensor, steps: int, thin: int = 1, *, generator: torch.Generator | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Walk `steps` steps from `x`, all rows at once and apart, without gradients.
+
+    The chain sees one fixed function: the landscape is put in eval mode, and when the chain ends, also by an error,
+    modes, buffers and the global random state are as they were. That is not for two threads at a time on one
+    landscape in training mode.
+
+    Args:
+        energy: an `Energy`, or a `Score` where the kernel is content with a slope.
+        kernel: `descent(...)`, `ula(...)`, `mala(...)` or your own `Kernel`.
+        x: the start, shape (B, ...), floating point and finite; B may be 0. `energy.clamp` is applied first; `x` is
+        not changed.
+        steps: 0 or more. Steps after the last multiple of `thin` would be seen by nobody and are not run.
+        thin: every thin-th place is kept.
+        generator: on the device of x; only a kernel that draws nothing can do without.
+
+    Returns:
+        The places kept, shape (steps // thin, B, ...), the start not among them; and a dict of what the kernel
+        reports, each of shape (steps // thin, B): measurements (energy, slope) are those at the place kept, events
+        (accepted) are the share of the `thin` steps that led there. The dict is empty where nothing is kept.
+
+    Raises:
+        Divergence: where a place, an energy or a slope stops being finite. Nothing is replaced by another value.
+        BadInput: for a start, steps, thin or generator that cannot be used, or where parts of the landscape claim to
+            know different values of one coordinate.
+        TypeError: where the kernel needs an energy and is given a slope.
+    """
+    _check(energy, x, steps, thin, generator)
+    kept = steps // thin
+    with torch.no_grad(), undisturbed(energy, x):
+        if any(module.training for module in energy.modules()):
+            energy.eval()
+        start = energy.clamp(x.detach().clone())
+        if not bool(start.isfinite().all()):
+            raise BadInput("the start of a chain must be finite")
+        _agree(energy, start)
+        state = kernel.init(energy, start)
+        chain = start.new_empty((kept, *start.shape))
+        infos: list[Info] = []
+        last: Info = {}
+        for k in range(kept):
+            events: dict[str, Tensor] = {}
+            for i in range(thin):
+                state, info = kernel.step(energy, state, generator)
+                _watch(k * thin + i + 1, energy, chain, state.x, info, last)
+                last = info
+                for name in (name for name, value in info.items() if value.dtype == torch.bool):
+                    events[name] = events.get(name, 0) + info[name].to(torch.get_default_dtype()) / thin
+            chain[k] = state.x
+            infos.append({**last, **events})
+    return chain, {name: torch.stack([info[name] for info in infos]) for name in (infos[0] if infos else ())}
+
+
+def _check(energy: object, x: Tensor, steps: int, thin: int, generator: torch.Generator | None) -> None:
+    if not isinstance(energy, Score):
+        raise TypeError(f"sample walks an Energy or a Score, not a {type(energy).__name__}")
+    if x.dim() == 0 or not x.is_floating_point():
+        raise BadInput(
+            f"a chain starts at floating-point x of shape (B, ...), not at {x.dtype} of shape {tuple(x.shape)}"
+        )
+    if steps < 0 or thin < 1:
+        raise BadInput(f"steps must be 0 or more and thin 1 or more, not {steps} and {thin}")
+    if generator is not None and generator.device.type != x.device.type:
+        raise BadInput(
+            f"x is on {x.device}, the generator on {generator.device}; make it with torch.Generator('{x.device.type}')"
+        )
+
+
+def _agree(landscape: Score, x: Tensor) -> None:
+    """Raise where a part would move what another part holds."""
+    for part in landscape.parts():
+        if not torch.equal(part.clamp(x), x):
+            raise BadInput(
+                f"parts of this {type(landscape).__name__} claim to know different values of the same coordinate"
+            )
+        _agree(part, x)
+
+
+def _watch(step: int, energy: Score, chain: Tensor, x: Tensor, info: Info, last: Info) -> None:
+    """Raise where the new place cannot be gone on from."""
+    if x.shape != chain.shape[1:] or x.dtype != chain.dtype:
+        change = f"{tuple(chain.shape[1:])} {chain.dtype} into {tuple(x.shape)} {x.dtype}"
+        raise BadInput(f"a step on {type(energy).__name__} turned x from {change}")
+    fine = x.isfinite().unsqueeze(-1).flatten(1).all(1)
+    for name in ("energy", "slope"):
+        if name in info:
+            fine = fine & info[name].isfinite()
+    if not bool(fine.all()):
+        before = last or info
+        worst = {n: before[n].abs().max().item() if n in before else float("nan") for n in ("energy", "slope")}
+        raise Divergence(step, worst["energy"], worst["slope"], int((~fine).sum()), len(fine))
+
+
+@contextmanager
+def undisturbed(module: nn.Module, *tensors: Tensor) -> Iterator[None]:
+    """Afterwards, also after an error, modes, buffers and the global random state are as before.
+
+    Random state: of the CPU, and of the CUDA devices of `tensors`. A buffer that did not change is not written, so that
+    graphs which hold it stay valid.
+    """
+    modes = [(part, part.training) for part in module.modules()]
+    held = [
+        (part, name, buffer, buffer.clone(), -1 if buffer.is_inference() else buffer._version)
+        for part in module.modules()
+        for name, buffer in part._buffers.items()
+        if buffer is not None
+    ]
+    devices = sorted({t.device.index or 0 for t in tensors if t.device.type == "cuda"})
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        for part, training in modes:
+            if part.training != training:
+                part.training = training
+        for part, name, buffer, copy, version in held:
+            if not buffer.is_inference() and buffer._version != version:
+                with torch.no_grad():
+                    buffer.copy_(copy)
+            if part._buffers.get(name) is not buffer:
+                setattr(part, name, buffer)

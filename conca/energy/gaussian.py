@@ -1,0 +1,58 @@
+"""The landscape of a normal distribution: a bowl."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from conca.energy.compose import hold
+from conca.energy.energy import Energy
+from conca.types import BadInput
+
+__all__ = ["Gaussian"]
+
+
+class Gaussian(Energy):
+    """E(x) = (x - mean)' C^-1 (x - mean) / 2 + log det(2 pi C) / 2, normalised: exp(-E) is the density itself.
+
+    Args:
+        mean: the shape of one point, (D,) or any other with D entries; a `nn.Parameter` is trained.
+        covariance: C, shape (D, D) over the flattened point, symmetric and positive definite.
+
+    Raises:
+        BadInput: where the covariance has another shape, or is not symmetric and positive definite.
+    """
+
+    mean: Tensor
+    precision: Tensor
+    log_z: Tensor
+
+    def __init__(self, mean: Tensor, covariance: Tensor) -> None:
+        super().__init__()
+        size = mean.numel()
+        if covariance.shape != (size, size):
+            raise BadInput(f"the covariance of {size} coordinates is {(size, size)}, not {tuple(covariance.shape)}")
+        covariance = covariance.detach()
+        factor, failed = torch.linalg.cholesky_ex(covariance)
+        if int(failed) or not torch.allclose(covariance, covariance.mT):
+            raise BadInput("the covariance of a Gaussian must be symmetric and positive definite")
+        self.shape = tuple(mean.shape)
+        hold(self, "mean", mean)
+        hold(self, "precision", torch.cholesky_inverse(factor))
+        hold(self, "log_z", factor.diagonal().log().sum() + 0.5 * size * math.log(2 * math.pi))
+
+    @classmethod
+    def samples(cls) -> tuple[Energy, ...]:
+        """A plane, a line of scalars, a tiny image."""
+        plane = cls(torch.tensor([1.0, -1.0]), torch.tensor([[2.0, 0.8], [0.8, 1.0]]))
+        return plane, cls(torch.tensor(0.5), torch.tensor([[0.7]])), cls(torch.zeros(1, 2, 2), torch.eye(4) + 0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1:] != self.mean.shape:
+            raise BadInput(
+                f"this Gaussian reads x of shape (B, {', '.join(map(str, self.mean.shape))}), not {tuple(x.shape)}"
+            )
+        apart_BD = (x - self.mean).reshape(len(x), self.mean.numel())
+        return 0.5 * ((apart_BD @ self.precision) * apart_BD).sum(-1) + self.log_z

@@ -1,0 +1,170 @@
+"""Kernels that follow the slope: plainly (`descent`), with noise (`ula`), with noise and an exact test (`mala`)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from conca.energy.chain import Info
+from conca.energy.energy import Energy, Score
+from conca.types import BadInput
+
+__all__ = ["MALA", "ULA", "Descent", "Place", "WeighedPlace", "descent", "mala", "ula"]
+
+
+class Place(NamedTuple):
+    """Where chains are, and what the landscape says there, so that it is asked once per step."""
+
+    x: Tensor
+    """(B, ...)"""
+    energy: Tensor | None
+    """(B,), or None where only a slope is known"""
+    score: Tensor
+    """(B, ...)"""
+
+
+class WeighedPlace(NamedTuple):
+    """Where chains are, under a kernel that compares energies."""
+
+    x: Tensor
+    """(B, ...)"""
+    energy: Tensor
+    """(B,)"""
+    score: Tensor
+    """(B, ...)"""
+
+
+@dataclass(frozen=True)
+class Descent:
+    """x <- clamp(x + size * score(x)). Made by `descent`."""
+
+    size: float
+    exact: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _positive(self.size)
+
+    def init(self, energy: Score, x: Tensor, /) -> Place:
+        return Place(x, *energy.evaluate(x))
+
+    def step(self, energy: Score, state: Place, generator: torch.Generator | None, /) -> tuple[Place, Info]:
+        return _arrive(energy, state.x + self.size * state.score)
+
+
+@dataclass(frozen=True)
+class ULA:
+    """x <- clamp(x + size * score(x) + sqrt(2 size) * noise). Made by `ula`."""
+
+    size: float
+    exact: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _positive(self.size)
+
+    def init(self, energy: Score, x: Tensor, /) -> Place:
+        return Place(x, *energy.evaluate(x))
+
+    def step(self, energy: Score, state: Place, generator: torch.Generator | None, /) -> tuple[Place, Info]:
+        noise = _normal(state.x, generator)
+        return _arrive(energy, state.x + self.size * state.score + math.sqrt(2 * self.size) * noise)
+
+
+@dataclass(frozen=True)
+class MALA:
+    """The move of `ula` as a proposal, accepted or rejected row by row. Made by `mala`."""
+
+    size: float
+    exact: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _positive(self.size)
+
+    def init(self, energy: Score, x: Tensor, /) -> WeighedPlace:
+        if not isinstance(energy, Energy):
+            name = type(energy).__name__
+            raise TypeError(f"mala accepts by differences of energy, and this {name} knows only its slope; use ula")
+        return WeighedPlace(x, *energy.evaluate(x))
+
+    def step(
+        self, energy: Energy, state: WeighedPlace, generator: torch.Generator | None, /
+    ) -> tuple[WeighedPlace, Info]:
+        noise = _normal(state.x, generator)
+        x = energy.clamp(state.x + self.size * state.score + math.sqrt(2 * self.size) * noise)
+        there = WeighedPlace(x, *energy.evaluate(x))
+        fine = torch.promote_types(x.dtype, torch.float32)  # in bfloat16 one chance in 256 would be 0
+        chance = torch.rand(len(x), generator=generator, dtype=fine, device=x.device)
+        accepted = chance.log() < self.log_acceptance(energy, state, there)  # a comparison with NaN is False: rejected
+        new = WeighedPlace(*(torch.where(_like(accepted, a), a, b) for a, b in zip(there, state)))
+        return new, {"accepted": accepted, "energy": new.energy, "slope": _norm(new.score)}
+
+    def log_acceptance(self, energy: Energy, here: WeighedPlace, there: WeighedPlace) -> Tensor:
+        """Shape (B,): log p(there) q(there -> here) - log p(here) q(here -> there), over the free coordinates."""
+        forth = there.x - energy.clamp(here.x + self.size * here.score)
+        back = here.x - energy.clamp(there.x + self.size * there.score)
+        return here.energy - there.energy + (_squared(forth) - _squared(back)) / (4 * self.size)
+
+
+def descent(step: float) -> Descent:
+    """Gradient descent: x <- x + step * score(x). Draws nothing and needs no generator.
+
+    Retrieval from a memory, and the last polish of a sample. Info: "energy" (where known) and "slope", its norm.
+    Raises BadInput where the step is not positive and finite, as `ula` and `mala` do.
+    """
+    return Descent(step)
+
+
+def ula(step: float) -> ULA:
+    """Unadjusted Langevin: x <- x + step * score(x) + sqrt(2 step) * noise.
+
+    Its stationary density differs from exp(-E) by order `step`: on N(0, 1) its variance is 1 / (1 - step / 2). Where
+    the slope grows faster than |x| a coarse step diverges. Info: "energy" (where known) and "slope".
+
+    Source: Parisi 1981, "Correlation functions and computer simulations"; Roberts & Tweedie 1996.
+    """
+    return ULA(step)
+
+
+def mala(step: float) -> MALA:
+    """Metropolis-adjusted Langevin: the move of `ula`, accepted or rejected row by row: exactly exp(-E) is stationary.
+
+    A proposal whose ratio is NaN is rejected. Under `given` only free coordinates move and count. Info: "accepted",
+    "energy", "slope". Raises TypeError on a landscape that knows only its slope.
+
+    Source: Besag 1994; Roberts & Tweedie 1996, "Exponential convergence of Langevin distributions and their discrete
+    approximations" (best near an acceptance of 0.57, Roberts & Rosenthal 1998).
+    """
+    return MALA(step)
+
+
+def _arrive(energy: Score, x: Tensor) -> tuple[Place, Info]:
+    x = energy.clamp(x)
+    place = Place(x, *energy.evaluate(x))
+    slope = {"slope": _norm(place.score)}
+    return place, slope if place.energy is None else {"energy": place.energy} | slope
+
+
+def _positive(size: float) -> None:
+    if not (size > 0 and math.isfinite(size)):
+        raise BadInput(f"a step must be positive and finite, not {size}")
+
+
+def _normal(x: Tensor, generator: torch.Generator | None) -> Tensor:
+    if generator is None:
+        raise BadInput("this kernel draws random numbers: pass generator=torch.Generator(device).manual_seed(seed)")
+    return torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+
+
+def _squared(v: Tensor) -> Tensor:
+    return v.square().unsqueeze(-1).flatten(1).sum(1)
+
+
+def _norm(v: Tensor) -> Tensor:
+    return _squared(v).sqrt()
+
+
+def _like(row: Tensor, x: Tensor) -> Tensor:
+    return row.reshape(-1, *[1] * (x.dim() - 1))

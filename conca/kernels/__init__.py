@@ -1,0 +1,38 @@
+"""Faster bodies for the operations, in Python compiled by Numba; the library is correct, and slower, without this folder.
+
+Importing this room registers loaders with `conca.ops.bodies`; Numba itself is imported when a kernel is first wanted.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from conca.ops import bodies
+
+__all__ = ["warm"]
+
+_WHERE = {
+    "scan": ("conca.kernels.scan", "forward"),
+    "scan_backward": ("conca.kernels.scan", "backward"),
+    "diagonal_ssm": ("conca.kernels.diagonal", "forward"),
+    "diagonal_ssm_backward": ("conca.kernels.diagonal", "backward"),
+}
+
+
+def _loader(module: str, name: str) -> bodies.Body:
+    body: bodies.Body = getattr(import_module(module), name)
+    return body
+
+
+def warm() -> tuple[str, ...]:
+    """Compile every kernel in every precision, or load it from disk; the names of the operations that have one here.
+
+    Raises ImportError where Numba is missing.
+    """
+    for module in sorted({module for module, _ in _WHERE.values()}):
+        import_module(module).warm()
+    return tuple(_WHERE)
+
+
+for _operation, (_module, _name) in _WHERE.items():
+    bodies.register(_operation, "cpu", lambda module=_module, name=_name: _loader(module, name))

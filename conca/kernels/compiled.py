@@ -1,0 +1,118 @@
+"""How a kernel is compiled, and where the result is kept.
+
+Numba's disk cache does not notice that a helper in another file changed, and refuses to work where it cannot write. So the
+folder is named after a hash of all kernel sources, and is the first of these that can be written: the one in NUMBA_CACHE_DIR,
+beside the sources, in the user's cache folder, in the temporary folder. Failing all, kernels are compiled anew in each process.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+
+import llvmlite
+import numba
+from numba import config, njit
+from numba.core import event
+
+__all__ = ["compiled", "folder", "inlined"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FASTMATH = {"contract", "reassoc", "nsz", "arcp", "afn"}
+"""Never `nnan` or `ninf`, which would let the compiler drop checks for values that are not finite."""
+
+_decorating = Lock()
+_chosen: list[Path | None] = []
+
+
+def compiled(function: F) -> F:
+    """A kernel: without the interpreter's lock, kept on disk, never parallel by itself."""
+    options: dict[str, Any] = {"nogil": True, "fastmath": FASTMATH, "error_model": "numpy"}
+    with _decorating:
+        if not _chosen:
+            _chosen.append(folder())
+        if _chosen[0] is None:
+            return njit(**options)(function)  # type: ignore[no-any-return]
+        before, config.CACHE_DIR = config.CACHE_DIR, str(_chosen[0])
+        try:
+            return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+        except RuntimeError:  # the folder went away in between
+            return njit(**options)(function)  # type: ignore[no-any-return]
+        finally:
+            config.CACHE_DIR = before
+
+
+def inlined(function: F) -> F:
+    """A helper of kernels, which LLVM merges into them."""
+    return njit(nogil=True, fastmath=FASTMATH, error_model="numpy")(function)  # type: ignore[no-any-return]
+
+
+def key() -> str:
+    """What a cached kernel depends on: the sources of this room, versions, and switches of the compiler."""
+    digest = sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.name.encode() + source.read_bytes())
+    switches = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_")}
+    switches.pop("NUMBA_CACHE_DIR", None)
+    facts = numba.__version__, llvmlite.__version__, platform.python_version(), sorted(switches.items())
+    digest.update(repr(facts).encode())
+    return digest.hexdigest()[:16]
+
+
+def folder() -> Path | None:
+    """The first folder for compiled kernels that can be made, written and trusted; None where there is none."""
+    name = f"conca-{key()}"
+    for parent in _parents():
+        try:
+            path = parent / name
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path):
+                pass
+            if _ours(path):
+                return path
+        except (OSError, RuntimeError):
+            continue
+    return None
+
+
+def _parents() -> Iterator[Path]:
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        yield Path(os.environ["NUMBA_CACHE_DIR"])
+    yield Path(__file__).parent / "__pycache__"
+    yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    yield Path(tempfile.gettempdir())
+
+
+def _ours(path: Path) -> bool:
+    """Whether nobody else can put code there (what Numba keeps is a pickle)."""
+    if not hasattr(os, "getuid"):
+        return True
+    facts = path.stat()
+    return facts.st_uid in (0, os.getuid()) and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+class _Notice(event.Listener):
+    """Says once, on standard error, that this machine has to wait for the compiler."""
+
+    said = False
+
+    def on_start(self, event: Any) -> None:
+        function = getattr(event.data.get("dispatcher"), "py_func", None)
+        if not _Notice.said and getattr(function, "__module__", "").startswith("conca."):
+            _Notice.said = True
+            print("conca: compiling kernels for this machine, once (some seconds)", file=sys.stderr, flush=True)
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+event.register("numba:compile", _Notice())

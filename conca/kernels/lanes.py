@@ -1,0 +1,217 @@
+"""A vector of 64 bytes as a Numba type: 16 float32 or 8 float64, with its loads, stores and arithmetic.
+
+Lanes run over neighbouring channels. Loads and stores take an element offset into a flat contiguous array and do not check it,
+except under NUMBA_BOUNDSCHECK=1. With a count they touch only the first lanes, for the last channels of a row. A vector of
+complex numbers holds pairs of neighbouring lanes, real part first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models
+from numba.extending import intrinsic, register_model
+
+from conca.kernels.compiled import inlined
+
+__all__ = ["add", "fma", "fnma", "load", "load_first", "mul", "pair_conj_fma", "pair_fma", "splat", "store", "store_first", "width"]
+
+BYTES = 64
+CHECKED = os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0")
+FLAGS = ("contract", "nsz")
+INT32 = ir.IntType(32)
+Code = tuple[Any, Callable[..., Any]]
+
+
+class Lanes(types.Type):
+    """Sixteen float32 or eight float64."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype, self.size = dtype, BYTES * 8 // dtype.bitwidth
+        super().__init__(f"Lanes({dtype})")
+
+
+def vector(kind: Any) -> ir.VectorType:
+    """The LLVM type of a Numba one."""
+    element = ir.FloatType() if kind.dtype == types.float32 else ir.DoubleType()
+    return ir.VectorType(element, kind.size)
+
+
+@register_model(Lanes)
+class LanesModel(models.PrimitiveModel):
+    """Lanes live in registers."""
+
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, vector(kind))
+
+
+def constant(kind: ir.VectorType, values: list[Any]) -> ir.Constant:
+    """The same values repeated over all lanes."""
+    return ir.Constant(kind, values * (kind.count // len(values)))
+
+
+def order(kind: ir.VectorType, lane: Callable[[int], int]) -> ir.Constant:
+    """A shuffle: lane i is taken from `lane(i)`."""
+    return ir.Constant(ir.VectorType(INT32, kind.count), [lane(i) for i in range(kind.count)])
+
+
+def address(context: Any, builder: Any, kind: Any, array: Any, offset: Any) -> Any:
+    """A pointer to the vector at an element offset."""
+    data = context.make_array(kind)(context, builder, array).data
+    lanes = Lanes(kind.dtype)
+    return builder.bitcast(builder.gep(data, [offset]), vector(lanes).as_pointer())
+
+
+def multiply_add(builder: Any, x: Any, y: Any, z: Any) -> Any:
+    """x y + z, fused where the processor can."""
+    return builder.fadd(builder.fmul(x, y, flags=FLAGS), z, flags=FLAGS)
+
+
+@intrinsic
+def width(_: Any, array: Any) -> Code:
+    """Lanes in a vector of the elements of `array`."""
+    size = Lanes(array.dtype).size
+    return types.intp(array), lambda context, builder, sig, args: context.get_constant(types.intp, size)
+
+
+@intrinsic
+def raw_load(_: Any, array: Any, offset: Any) -> Code:
+    """The vector at an element offset, unchecked."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = address(context, builder, sig.args[0], *args)
+        return builder.load(pointer, align=array.dtype.bitwidth // 8)
+
+    return Lanes(array.dtype)(array, types.intp), code
+
+
+@intrinsic
+def raw_store(_: Any, array: Any, offset: Any, lanes: Any) -> Code:
+    """Put a vector at an element offset, unchecked."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = address(context, builder, sig.args[0], args[0], args[1])
+        builder.store(args[2], pointer, align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.none(array, types.intp, lanes), code
+
+
+@intrinsic
+def splat(_: Any, x: Any) -> Code:
+    """A number in every lane."""
+    kind = Lanes(x)
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        empty = ir.Constant(vector(kind), ir.Undefined)
+        one = builder.insert_element(empty, args[0], INT32(0))
+        return builder.shuffle_vector(one, empty, order(vector(kind), lambda i: 0))
+
+    return kind(x), code
+
+
+@intrinsic
+def put(_: Any, lanes: Any, i: Any, x: Any) -> Code:
+    """The vector with lane i replaced."""
+    return lanes(lanes, types.intp, lanes.dtype), lambda context, builder, sig, args: builder.insert_element(
+        args[0], args[2], args[1]
+    )
+
+
+@intrinsic
+def get(_: Any, lanes: Any, i: Any) -> Code:
+    """Lane i."""
+    return lanes.dtype(lanes, types.intp), lambda context, builder, sig, args: builder.extract_element(*args)
+
+
+@intrinsic
+def mul(_: Any, x: Any, y: Any) -> Code:
+    """x y"""
+    return x(x, x), lambda context, builder, sig, args: builder.fmul(*args, flags=FLAGS)
+
+
+@intrinsic
+def add(_: Any, x: Any, y: Any) -> Code:
+    """x + y"""
+    return x(x, x), lambda context, builder, sig, args: builder.fadd(*args, flags=FLAGS)
+
+
+@intrinsic
+def fma(_: Any, x: Any, y: Any, z: Any) -> Code:
+    """x y + z"""
+    return x(x, x, x), lambda context, builder, sig, args: multiply_add(builder, *args)
+
+
+@intrinsic
+def fnma(_: Any, x: Any, y: Any, z: Any) -> Code:
+    """z - x y"""
+    return x(x, x, x), lambda context, builder, sig, args: multiply_add(builder, builder.fneg(args[0]), *args[1:])
+
+
+def pairs(conjugate: bool) -> Callable[..., Any]:
+    """An LLVM program of x y + z on complex numbers, x conjugated on demand."""
+    signs = [1.0, -1.0] if conjugate else [-1.0, 1.0]
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        x, y, z = args
+        real = builder.shuffle_vector(x, x, order(x.type, lambda i: i - i % 2))
+        imag = builder.shuffle_vector(x, x, order(x.type, lambda i: i - i % 2 + 1))
+        swapped = builder.shuffle_vector(y, y, order(x.type, lambda i: i + 1 - 2 * (i % 2)))
+        imag = builder.fmul(imag, constant(x.type, signs), flags=FLAGS)
+        return multiply_add(builder, real, y, multiply_add(builder, imag, swapped, z))
+
+    return code
+
+
+@intrinsic
+def pair_fma(_: Any, x: Any, y: Any, z: Any) -> Code:
+    """x y + z on complex numbers."""
+    return x(x, x, x), pairs(False)
+
+
+@intrinsic
+def pair_conj_fma(_: Any, x: Any, y: Any, z: Any) -> Code:
+    """conj(x) y + z on complex numbers."""
+    return x(x, x, x), pairs(True)
+
+
+@inlined
+def load(array: Any, offset: Any) -> Any:
+    """The vector at an element offset."""
+    if CHECKED and (offset < 0 or offset + width(array) > array.size):
+        raise IndexError("lanes out of bounds")
+    return raw_load(array, offset)
+
+
+@inlined
+def store(array: Any, offset: Any, lanes: Any) -> None:
+    """Put a vector at an element offset."""
+    if CHECKED and (offset < 0 or offset + width(array) > array.size):
+        raise IndexError("lanes out of bounds")
+    raw_store(array, offset, lanes)
+
+
+@inlined
+def load_first(array: Any, offset: Any, count: Any) -> Any:
+    """The first `count` lanes at an element offset, 0 in the others."""
+    if count == width(array):
+        return load(array, offset)
+    lanes = splat(array.dtype.type(0))
+    for i in range(count):
+        lanes = put(lanes, i, array[offset + i])
+    return lanes
+
+
+@inlined
+def store_first(array: Any, offset: Any, lanes: Any, count: Any) -> None:
+    """Put the first `count` lanes at an element offset."""
+    if count == width(array):
+        store(array, offset, lanes)
+    else:
+        for i in range(count):
+            array[offset + i] = get(lanes, i)

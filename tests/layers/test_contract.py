@@ -1,0 +1,188 @@
+"""What the contract itself promises: checks, spellings, precision, padding, states on disk, compilation."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from conca.layers import families, states
+from conca.layers.attention import Attention
+from conca.layers.lstm import LSTM
+from conca.layers.mixer import Mixer, Output
+from conca.layers.rows import left_to_right, right_to_left
+from conca.layers.s4d import S4D
+from conca.layers.states import leaves
+from conca.types import BadInput
+
+
+def small():
+    return S4D(4, d_state=4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((torch.zeros(2, 3),), {}, r"expected x of shape \(batch, time, 4\), got \(2, 3\)"),
+        ((torch.zeros(2, 3, 5),), {}, r"got \(2, 3, 5\)"),
+        ((torch.zeros(2, 3, 4, dtype=torch.long),), {}, "floating-point"),
+        ((torch.zeros(2, 3, 4),), {"lengths": torch.tensor([1])}, r"lengths of shape \(2,\)"),
+        ((torch.zeros(2, 3, 4),), {"lengths": torch.tensor([1, 4])}, "from 0 to 3"),
+        ((torch.zeros(2, 3, 4),), {"lengths": torch.tensor([1, -1])}, "from 0 to 3"),
+        ((torch.zeros(2, 3, 4),), {"lengths": torch.tensor([1.0, 2.0])}, "integers"),
+        ((torch.zeros(2, 3, 4),), {"starts": torch.zeros(2, 3)}, "bool"),
+        ((torch.zeros(2, 3, 4),), {"starts": torch.zeros(2, 2, dtype=torch.bool)}, "starts of shape"),
+        ((torch.zeros(2, 3, 4),), {"elapsed": torch.ones(3, 2)}, "elapsed of shape"),
+    ],
+)
+def test_what_does_not_fit_is_refused(arguments, options, message):
+    for form in (small(), small().recurrent, small().chunked):
+        with pytest.raises(ValueError, match=message):
+            form(*arguments, **options)
+
+
+def test_a_state_of_other_rows_is_refused():
+    with pytest.raises(ValueError, match="the state has 3 rows, x has 2"):
+        small()(torch.zeros(2, 3, 4), small().init_state(3))
+
+
+def test_elapsed_is_refused_where_it_means_nothing():
+    with pytest.raises(ValueError, match="LSTM does not understand elapsed"):
+        LSTM(4)(torch.zeros(1, 2, 4), elapsed=torch.ones(1, 2))
+
+
+def test_forms_that_belong_to_the_contract_cannot_be_written():
+    for name in ("forward", "recurrent", "chunked"):
+        with pytest.raises(TypeError, match=f"Mine.{name}"):
+            type("Mine", (Mixer,), {name: lambda self: None})
+
+
+@pytest.mark.parametrize(
+    ("cls", "foreign", "ours"),
+    [
+        (S4D, "hidden_size", "d_model"),
+        (S4D, "ssm_state_size", "d_state"),
+        (S4D, "d_stat", "d_state"),
+        (Attention, "num_heads", "n_heads"),
+        (Attention, "head_dim", "d_head"),
+        (Attention, "sliding_window", "window"),
+        (LSTM, "input_size", "d_model"),
+    ],
+)
+def test_foreign_spellings_name_ours(cls, foreign, ours):
+    with pytest.raises(TypeError, match=f"no option '{foreign}'.*'{ours}'"):
+        cls(**{foreign: 4})
+
+
+@pytest.mark.parametrize("name", families())
+def test_recurrences_stay_wide_in_half_precision(name):
+    for wide in families()[name].samples():
+        before = {k: p.detach().clone() for k, p in wide.float().named_parameters()}
+        wide.bfloat16()
+        x = torch.randn(2, 3, wide.d_model, dtype=torch.bfloat16)
+        y, _ = wide(x)
+        assert y.dtype == torch.bfloat16
+        y.float().sum().backward()
+        for key, role in wide.roles().items():
+            if role.float32:
+                assert wide.get_parameter(key).dtype == torch.float32
+                assert torch.equal(wide.get_parameter(key), before[key])
+        wide.bfloat16()  # gradients of kept parameters stay wide too
+        for key, role in wide.roles().items():
+            parameter = wide.get_parameter(key)
+            if role.float32 and parameter.grad is not None:
+                assert parameter.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", families())
+def test_autocast_leaves_states_wide(name):
+    layer = families()[name].samples()[0].float()
+    x = torch.randn(2, 5, layer.d_model, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y, state = layer(x)
+        _, state = layer.step(x[:, 0].to(y.dtype), state)
+    assert all(leaf.dtype in (torch.float32, torch.long) for leaf in leaves(state))
+
+
+@pytest.mark.parametrize("name", [n for n in families() if n != "lstm"])
+def test_forward_compiles_without_a_break(name):
+    torch._dynamo.reset()
+    layer = families()[name].samples()[0]
+    x = torch.randn(2, 9, layer.d_model, requires_grad=True)
+    compiled = torch.compile(lambda x, state: layer(x, state), fullgraph=True, backend="aot_eager")
+    y, _ = compiled(x, layer.init_state(2))
+    (got,) = torch.autograd.grad(y.sin().sum(), x)
+    y_eager, _ = layer(x)
+    torch.testing.assert_close(y, y_eager)
+    torch.testing.assert_close(got, torch.autograd.grad(y_eager.sin().sum(), x)[0])
+
+
+def test_output_gives_the_output_alone():
+    net = nn.Sequential(nn.Linear(3, 4), Output(small()), nn.Linear(4, 1))
+    assert net(torch.randn(2, 5, 3)).shape == (2, 5, 1)
+
+
+def test_left_padding_becomes_right_padding_and_back():
+    lengths = torch.tensor([4, 2, 0])
+    right = torch.arange(12.0).view(3, 4, 1) + 1
+    right[1, 2:], right[2] = 0, 0
+    left = right_to_left(right, lengths)
+    assert left[1, :, 0].tolist() == [0, 0, 5, 6]
+    assert torch.equal(left_to_right(left, lengths), right)
+    layer = small()
+    x = torch.randn(3, 4, 4)
+    x[1, :2], x[2] = torch.nan, torch.nan
+    _, state = layer(left_to_right(x, lengths), lengths=lengths)
+    torch.testing.assert_close(state.h_BDN2[1], layer(x[1:2, 2:])[1].h_BDN2[0])
+
+
+def test_states_on_disk_are_whole_or_refused(tmp_path):
+    layer, path = small(), tmp_path / "state"
+    states.save(layer(torch.randn(2, 3, 4))[1], path)
+    assert [p.name for p in tmp_path.iterdir()] == ["state"]
+    with pytest.raises(BadInput, match="another mixer"):
+        states.load(path, LSTM(4).init_state(2))
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(BadInput, match="not a readable state"):
+        states.load(path, layer.init_state(2))
+    with pytest.raises(BadInput, match="not a readable state"):
+        states.load(tmp_path / "missing", layer.init_state(2))
+
+
+def test_rows_of_unequal_capacity_are_merged():
+    layer = Attention(4, n_heads=1)
+    x = torch.randn(2, 6, 4)
+    _, long = layer(x)
+    _, short = layer(x[:, :2])
+    merged = states.where(torch.tensor([True, False]), long, short)
+    assert merged.fill_B.tolist() == [6, 2]
+    y, _ = layer(x[:, :1], merged)
+    torch.testing.assert_close(y[0], layer(x[:, :1], long)[0][0])
+    torch.testing.assert_close(y[1], layer(x[:, :1], short)[0][1])
+    beams = states.take(long, torch.tensor([1, 1, 0]))
+    assert torch.equal(
+        states.put(beams, torch.tensor([0]), states.take(long, torch.tensor([0]))).k_BCHK[0], long.k_BCHK[0]
+    )
+
+
+@pytest.mark.parametrize("name", families())
+def test_two_threads_share_a_layer(name):
+    layer = families()[name].samples()[0].eval()
+    x = torch.randn(2, 40, layer.d_model)
+    expected = layer(x)[0].detach()
+    results: list[torch.Tensor] = []
+
+    def run() -> None:
+        with torch.no_grad():
+            for _ in range(5):
+                results.append(layer.recurrent(x)[0])
+                results.append(layer(x)[0])
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 20
+    for y in results:
+        torch.testing.assert_close(y, expected)

@@ -1,0 +1,44 @@
+"""LSTM, short convolution and gated feed-forward: each against PyTorch's own pieces."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from conca.layers.gated_mlp import GatedMLP
+from conca.layers.lstm import LSTM, LSTMState
+from conca.layers.short_conv import ShortConv
+
+
+def test_lstm_takes_the_weights_of_pytorchs():
+    theirs, ours = nn.LSTM(5, 5, batch_first=True), LSTM(5)
+    ours.core.load_state_dict(theirs.state_dict())
+    x, h, c = torch.randn(2, 6, 5), torch.randn(2, 5), torch.randn(2, 5)
+    y, (h_last, c_last) = theirs(x, (h[None], c[None]))
+    y_ours, state = ours(x, LSTMState(h, c))
+    torch.testing.assert_close(y_ours, y)
+    torch.testing.assert_close(state, LSTMState(h_last[0], c_last[0]))
+
+
+def test_short_convolution_is_conv1d_and_remembers_one_column_fewer():
+    layer = ShortConv(4, d_conv=3, activation=False)
+    x = torch.randn(2, 9, 4)
+    y, state = layer(x)
+    weight = layer.weight.flip(1)[:, None]
+    expected = F.conv1d(F.pad(x.transpose(1, 2), (2, 0)), weight, layer.bias, groups=4).transpose(1, 2)
+    torch.testing.assert_close(y, expected)
+    assert torch.equal(state.tail_BWD, x[:, -2:])
+    torch.testing.assert_close(ShortConv(4)(x)[0].shape, x.shape)
+
+
+def test_gated_feed_forward_by_hand():
+    layer = GatedMLP(3, expand=2)
+    x = torch.randn(2, 4, 3)
+    gate, inner = x @ layer.gate.weight.T, x @ layer.inner.weight.T
+    torch.testing.assert_close(layer(x)[0], (gate * torch.sigmoid(gate) * inner) @ layer.out.weight.T)
+    assert layer.init_state(7) == ()
+
+
+def test_a_width_below_one_is_refused():
+    with pytest.raises(ValueError, match="d_conv must be at least 1"):
+        ShortConv(4, d_conv=0)

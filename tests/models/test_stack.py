@@ -1,0 +1,88 @@
+"""Patterns, blocks and stacks."""
+
+import pytest
+import torch
+
+from conca.layers.attention import Attention
+from conca.layers.s4d import S4D
+from conca.models.stack import Block, Stack, family, pattern
+from conca.types import BadInput
+
+
+def test_a_pattern_names_a_hybrid():
+    stack = pattern("s4d(d_state=8, dt=(0.01, 0.1))*2 attention(window=64) Short_Conv GatedMLP(expand=1.5)", 8)
+    names = [type(block.inner).__name__ for block in stack.parts]
+    assert names == ["S4D", "S4D", "Attention", "ShortConv", "GatedMLP"]
+    assert stack.parts[0].inner.d_state == 8
+    assert stack.timed
+    assert stack.bounded
+    assert not pattern("attention", 8).bounded
+    assert not pattern("lstm", 8).timed
+
+
+def test_a_layer_of_the_users_own(tmp_path):
+    (tmp_path / "mine.py").write_text("from conca.layers.lstm import LSTM\nclass Mine(LSTM):\n    pass\n")
+    stack = pattern(f"{tmp_path}/mine.py:Mine conca.layers.s4d:S4D(d_state=2)", 6)
+    assert [type(block.inner).__name__ for block in stack.parts] == ["Mine", "S4D"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("s4", "unknown layer 's4'; did you mean 's4d'"),
+        ("s4d*", "cannot read the pattern"),
+        ("s4d(", "cannot read the pattern"),
+        ("s4d(8)", "cannot read the options of 's4d\\(8\\)'"),
+        ("s4d(d_state=)", "cannot read the options"),
+        ("s4d(d_state=x)", "cannot read the options"),
+        ("s4d(state_size=8)", "no option 'state_size'; conca says 'd_state'"),
+        ("s4d(d_stat=8)", "did you mean 'd_state'"),
+        ("s4d(d_state=7)", "even"),
+        ("", "names no layer"),
+        ("s4d*0", "names no layer"),
+        ("nowhere.py:Mine", "nowhere.py: no such file"),
+        ("nowhere:Mine", "cannot import 'nowhere'"),
+        ("conca.layers.s4d:S5", "no mixer named 'S5'"),
+        ("torch.nn:Linear", "no mixer named 'Linear'"),
+    ],
+)
+def test_bad_patterns_say_what_is_wrong(text, message):
+    with pytest.raises(BadInput, match=message) as caught:
+        pattern(text, 8)
+    assert "\n" not in str(caught.value)
+
+
+def test_family_names_forgive_capitals():
+    assert family("S4D") is S4D
+    assert family("attention") is Attention
+
+
+def test_a_block_is_a_residual_of_its_norm():
+    block = Block(S4D(4, d_state=4))
+    x = torch.randn(2, 5, 4)
+    torch.testing.assert_close(block(x)[0], x + block.inner(block.norm(x))[0])
+
+
+def test_stacks_of_unequal_width_are_refused():
+    with pytest.raises(ValueError, match="one width"):
+        Stack([S4D(4), S4D(5)])
+
+
+def test_elapsed_reaches_the_timed_parts_alone():
+    stack = pattern("s4d(d_state=4) lstm", 4)
+    x, elapsed = torch.randn(2, 5, 4), torch.rand(2, 5) + 0.5
+    assert not torch.allclose(stack(x, elapsed=elapsed)[0], stack(x)[0])
+
+
+def test_a_model_learns_through_its_pattern():
+    stack = pattern("s4d(d_state=8) attention(n_heads=2, window=8)", 8)
+    x = torch.randn(4, 20, 8)
+    optimizer = torch.optim.Adam(stack.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(30):
+        loss = (stack(x)[0][:, 1:] - x[:, :-1]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.7 * losses[0]
