@@ -147,9 +147,9 @@ def read_keys(table: pd.DataFrame, origin: Origin, names: tuple[str, ...]) -> tu
             where = origin.cell(int(missing.argmax()), name)
             raise BadInput(f"{where}: the name of the series is missing; fill it in or remove the row")
     codes = table.groupby(list(names), sort=False, observed=True).ngroup().to_numpy(dtype=np.int64)
-    first = np.unique(codes, return_index=True)[1]
+    first: Integers = np.unique(codes, return_index=True)[1]
     parts = [table[name].astype(object).iloc[first].tolist() for name in names]
-    return list(zip(*parts)), codes
+    return list(zip(*parts)), np.asarray(codes)
 
 
 def first_rows(codes: Integers) -> NDArray[np.bool_]:

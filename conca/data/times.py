@@ -162,7 +162,8 @@ def restore(times: NDArray[Any], grid: Grid) -> pd.Index[Any]:
     """
     if grid.kind != "datetime":
         return pd.Index(times)
-    index = pd.DatetimeIndex(times)
+    index: pd.Index[Any] = pd.DatetimeIndex(times)
+    assert isinstance(index, pd.DatetimeIndex)
     if grid.wall and grid.zone:
         twice = np.zeros(len(index), dtype=bool)
         index = index.tz_localize(grid.zone, ambiguous=twice, nonexistent="shift_forward")

@@ -48,6 +48,11 @@ class Descent:
     def __post_init__(self) -> None:
         _positive(self.size)
 
+    @classmethod
+    def samples(cls) -> tuple[Descent, ...]:
+        """Small instances, for laws and tests."""
+        return (cls(0.1),)
+
     def init(self, energy: Score, x: Tensor, /) -> Place:
         return Place(x, *energy.evaluate(x))
 
@@ -64,6 +69,11 @@ class ULA:
 
     def __post_init__(self) -> None:
         _positive(self.size)
+
+    @classmethod
+    def samples(cls) -> tuple[ULA, ...]:
+        """Small instances, for laws and tests."""
+        return (cls(0.1),)
 
     def init(self, energy: Score, x: Tensor, /) -> Place:
         return Place(x, *energy.evaluate(x))
@@ -82,6 +92,11 @@ class MALA:
 
     def __post_init__(self) -> None:
         _positive(self.size)
+
+    @classmethod
+    def samples(cls) -> tuple[MALA, ...]:
+        """Small instances, for laws and tests."""
+        return (cls(0.2),)
 
     def init(self, energy: Score, x: Tensor, /) -> WeighedPlace:
         if not isinstance(energy, Energy):

@@ -16,7 +16,7 @@ from torch import Tensor
 from conca.kernels.compiled import compiled, inlined
 from conca.kernels.lanes import add, fma, fnma, load, load_first, mul, splat, store, store_first, width
 from conca.kernels.pool import spread
-from conca.kernels.views import Rows, array, rows
+from conca.kernels.views import array, rows
 from conca.ops.diagonal_bodies import CHUNK
 
 __all__ = ["backward", "forward", "warm"]
@@ -103,6 +103,58 @@ def forward_tasks(
         clear(y, (r * T + length) * D + e, D, T - length, lanes)
 
 
+@inlined
+def accumulate(x: Any, i: int, value: Any, lanes: int) -> None:
+    """Add to the first lanes at an offset."""
+    store_first(x, i, add(load_first(x, i, lanes), value), lanes)
+
+
+@inlined
+def one_mode(
+    x: Any, into: Any, out: Any, re: Any, im: Any, cuts: Any, pieces: int, p: Any, k: int, saved: Any, j: int,
+    dh: Any, i: int, dp: Any, m: int, M: int, lanes: int,
+) -> None:  # fmt: skip
+    """One mode in one chunk: states forward in time into re, im (before each step), then the gradient back through them."""
+    W, zero = width(x), splat(x.dtype.type(0))
+    hr, hi = load_first(saved, j, lanes), load_first(saved, j + M, lanes)
+    ar, ai = load_first(p, k, lanes), load_first(p, k + M, lanes)
+    br, bi = load_first(p, k + 2 * M, lanes), load_first(p, k + 3 * M, lanes)
+    cr, ci = load_first(p, k + 4 * M, lanes), load_first(p, k + 5 * M, lanes)
+    dar, dai, dbr, dbi, dcr, dci = zero, zero, zero, zero, zero, zero
+    for piece in range(pieces):
+        if piece > 0:
+            hr, hi = zero, zero
+        for s in range(cuts[piece] * W, cuts[piece + 1] * W, W):
+            store(re, s, hr)
+            store(im, s, hi)
+            v, g = load(x, s), load(into, s)
+            new = fma(ar, hr, fnma(ai, hi, mul(br, v)))
+            hi = fma(ar, hi, fma(ai, hr, mul(bi, v)))
+            hr = new
+            dcr, dci = fma(g, hr, dcr), fnma(g, hi, dci)
+    tr, ti = load_first(dh, i, lanes), load_first(dh, i + M, lanes)
+    for piece in range(pieces - 1, -1, -1):
+        for s in range((cuts[piece + 1] - 1) * W, cuts[piece] * W - 1, -W):
+            v, g = load(x, s), load(into, s)
+            hr, hi = load(re, s), load(im, s)
+            qr, qi = fma(g, cr, tr), fnma(g, ci, ti)
+            store(out, s, fma(qr, br, fma(qi, bi, load(out, s))))
+            dbr, dbi = fma(qr, v, dbr), fma(qi, v, dbi)
+            dar = fma(qr, hr, fma(qi, hi, dar))
+            dai = fma(qi, hr, fnma(qr, hi, dai))
+            tr, ti = fma(ar, qr, mul(ai, qi)), fnma(ai, qr, mul(ar, qi))
+        if piece > 0:
+            tr, ti = zero, zero
+    store_first(dh, i, tr, lanes)
+    store_first(dh, i + M, ti, lanes)
+    accumulate(dp, m, dar, lanes)
+    accumulate(dp, m + M, dai, lanes)
+    accumulate(dp, m + 2 * M, dbr, lanes)
+    accumulate(dp, m + 3 * M, dbi, lanes)
+    accumulate(dp, m + 4 * M, dcr, lanes)
+    accumulate(dp, m + 5 * M, dci, lanes)
+
+
 @compiled
 def backward_tasks(
     u: Any, ur: int, ut: int, g: Any, gr: int, gt: int, p: Any, saved: Any, dh: Any, du: Any, dp: Any, lengths: Any,
@@ -112,8 +164,8 @@ def backward_tasks(
     du (B, T, D), dp (B, 3, 2, N, D) is added to."""
     W, M = width(du), N * D
     blocks, chunks = -(-D // W), -(-T // CHUNK)
-    x, into, out, re, im = (np.empty((CHUNK + 1) * LANES, du.dtype) for _ in range(5))
-    cuts = np.empty(CHUNK + 2, np.int64)
+    x, into, out = np.empty(CHUNK * LANES, du.dtype), np.empty(CHUNK * LANES, du.dtype), np.empty(CHUNK * LANES, du.dtype)
+    re, im, cuts = np.empty(CHUNK * LANES, du.dtype), np.empty(CHUNK * LANES, du.dtype), np.empty(CHUNK + 2, np.int64)
     for task in range(first, end):
         r, e = task // blocks, task % blocks * W
         lanes, length = min(W, D - e), lengths[r]
@@ -127,8 +179,82 @@ def backward_tasks(
             pieces = cut(starts, r, t0, size, cuts)
             for n in range(N):
                 one_mode(
-                    x, into, out, re, im, cuts, pieces, p, saved, 2 * (r * chunks + chunk) * M + n * D + e, dh,
-                    2 * r * M + n * D + e, dp, 6 * r * M + n * D + e, M, n * D + e, lanes,
+                    x, into, out, re, im, cuts, pieces, p, n * D + e, saved, 2 * (r * chunks + chunk) * M + n * D + e,
+                    dh, 2 * r * M + n * D + e, dp, 6 * r * M + n * D + e, M, lanes,
                 )  # fmt: skip
             for s in range(size):
                 store_first(du, (r * T + t0 + s) * D + e, load(out, s * W), lanes)
+
+
+def forward(
+    u: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor, lengths: Tensor | None, starts: Tensor | None, save: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y (B, T, D), the last state (B, D, N), and with `save` the states before the chunks (B, chunks, 2, N, D); nothing empty."""
+    (B, T, D), N = u.shape, a.shape[1]
+    y = torch.empty_like(u, memory_format=torch.contiguous_format)
+    state = _apart(h)
+    saved = u.new_empty(B, -(-T // CHUNK) if save else 0, 2, N, D)
+    if lengths is not None:
+        saved.zero_()
+    p = torch.stack([_apart(t) for t in (a, b, c)])
+    args = *rows(u), *(array(t).reshape(-1) for t in (p, state, y, saved)), *_ragged(u, lengths, starts), T, D, N
+    tasks, work = _tasks(u, N)
+    spread(lambda first, end: forward_tasks(*args, first, end), tasks, 8 * work)
+    return y, _together(state), saved
+
+
+def backward(
+    u: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    before: Tensor,
+    lengths: Tensor | None,
+    starts: Tensor | None,
+    gy: Tensor,
+    gh: Tensor,
+) -> Five:
+    """Gradients to u, a, b, c and h from those into y and the last state."""
+    (B, T, D), N = u.shape, a.shape[1]
+    du, dh = torch.empty_like(u, memory_format=torch.contiguous_format), _apart(gh)
+    p, dp = torch.stack([_apart(t) for t in (a, b, c)]), u.new_zeros(B, 3, 2, N, D)
+    flat = (array(t).reshape(-1) for t in (p, before, dh, du, dp))
+    args = *rows(u), *rows(gy), *flat, *_ragged(u, lengths, starts), T, D, N
+    tasks, work = _tasks(u, N)
+    spread(lambda first, end: backward_tasks(*args, first, end), tasks, 22 * work)
+    da, db, dc = (_together(t) for t in dp.sum(0))
+    return du, da, db, dc, _together(dh)
+
+
+def warm() -> None:
+    """Compile both kernels in both precisions."""
+    for dtype in (torch.float32, torch.float64):
+        u, a = torch.zeros(1, 1, 1, dtype=dtype), torch.zeros(1, 1, dtype=dtype.to_complex())
+        y, h, before = forward(u, a, a, a, a[None], None, None, True)
+        backward(u, a, a, a, before, None, None, y, h)
+
+
+def _apart(z: Tensor) -> Tensor:
+    """(..., D, N) complex as a new (..., 2, N, D) real."""
+    pair = torch.view_as_real(z.detach().resolve_conj())
+    return torch.stack([pair[..., 0].mT, pair[..., 1].mT], -3)
+
+
+def _together(pair: Tensor) -> Tensor:
+    """The inverse of `_apart`."""
+    return torch.complex(pair[..., 0, :, :].mT.contiguous(), pair[..., 1, :, :].mT.contiguous())
+
+
+def _ragged(u: Tensor, lengths: Tensor | None, starts: Tensor | None) -> tuple[Any, Any]:
+    """Lengths (B,) within 0..T, and starts (B, T), or (B, 0) where there are none."""
+    B, T, _ = u.shape
+    ends = torch.full((B,), T) if lengths is None else lengths.clamp(0, T)
+    return array(ends), array(torch.empty(B, 0, dtype=torch.bool) if starts is None else starts)
+
+
+def _tasks(u: Tensor, N: int) -> tuple[int, int]:
+    """How many tasks there are, and mode-steps in all of them."""
+    B, T, D = u.shape
+    lanes = 64 // u.element_size()
+    blocks = -(-D // lanes)
+    return B * blocks, B * T * blocks * lanes * N

@@ -1,7 +1,7 @@
 """What every energy must obey, and the runner that says how each law came out: `check_energy`.
 
-A law is a function of one energy that raises AssertionError where it is broken, and DoesNotApply where it says nothing. It works
-on a copy in float64 on the CPU, at points of `energy.shape` (three coordinates where that is None).
+A law is a function of one energy that raises AssertionError where it is broken, and DoesNotApply where it says
+nothing. It works on a copy in float64 on the CPU, at points of `energy.shape` (three coordinates where that is None).
 """
 
 from __future__ import annotations

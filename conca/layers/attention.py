@@ -185,9 +185,10 @@ class Attention(Mixer[Cache]):
         return state
 
     def _copied(self, state: Cache) -> Cache:
-        """On a buffer of its own, with room: doubled, or slid."""
+        """On a buffer of its own, with room: doubled where it is full, or slid."""
         if self.window is None:
-            room = max(16, state.k_BCHK.shape[1])
+            capacity = state.k_BCHK.shape[1]
+            room = max(16, capacity) if bool((state.fill_B == capacity).any()) else 0
             k, v = (F.pad(z, (0, 0, 0, 0, 0, room)) for z in (state.k_BCHK, state.v_BCHK))
             return state._replace(k_BCHK=k, v_BCHK=v, tip_B=state.fill_B.clone())
         keep = state.fill_B.clamp(max=self.window)

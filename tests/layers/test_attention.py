@@ -139,3 +139,10 @@ def test_impossible_options_are_refused():
         Attention(8, n_heads=3)
     with pytest.raises(ValueError, match="window must be at least 1"):
         Attention(8, window=0)
+
+
+def test_the_cache_stays_in_proportion_when_rows_end_early():
+    layer = Attention(4, n_heads=1).eval()
+    with torch.no_grad():
+        _, state = layer.recurrent(torch.randn(2, 40, 4), lengths=torch.tensor([40, 3]))
+    assert state.k_BCHK.shape[1] <= 80
