@@ -42,9 +42,10 @@ clean:
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all]"
 	touch $@
 
-.venv/.developer: .venv/.user
+.venv/.developer: .venv/.python constraints.txt pyproject.toml
+	@echo "Installing into .venv, which takes a minute or two"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all,dev]"
-	touch $@
+	touch .venv/.user $@
 
 map: .venv/.developer
 	$(BIN)/python tests/test_house.py

@@ -62,7 +62,8 @@ def numbers_in(column: pd.Series[Any], origin: Origin, advice: str = "") -> NDAr
 def text_of(column: pd.Series[Any]) -> pd.Series[str]:
     """The column as text, missing where missing or blank; whole numbers and booleans as "1", not "1.0" or "True"."""
     if isinstance(column.dtype, pd.CategoricalDtype):
-        column = column.astype(column.cat.categories.dtype if not column.isna().any() else object)
+        names = text_of(pd.Series(column.cat.categories))
+        return pd.Series(names.array.take(column.cat.codes.to_numpy(), allow_fill=True), name=column.name)
     if pd.api.types.is_bool_dtype(column):
         column = column.astype("Int64")
     elif pd.api.types.is_float_dtype(column):
@@ -70,9 +71,16 @@ def text_of(column: pd.Series[Any]) -> pd.Series[str]:
         if (np.isnan(values) | (values == np.rint(values))).all() and np.nanmax(np.abs(values), initial=0) < 2.0**53:
             column = pd.Series(values, name=column.name).astype("Int64")
     elif column.dtype == object:
-        column = column.map(lambda cell: int(cell) if isinstance(cell, (bool, np.bool_)) else cell)
+        column = pd.Series([whole(cell) for cell in column], dtype=object, name=column.name)
     text = column.astype(object).where(column.notna(), None).map(str, na_action="ignore").astype("string").str.strip()
     return text.mask(text == "")
+
+
+def whole(cell: Any) -> Any:
+    """A boolean or a float without a fraction as an integer, any other cell as it is."""
+    if isinstance(cell, (bool, np.bool_)) or (isinstance(cell, float) and cell.is_integer()):
+        return int(cell)
+    return cell
 
 
 def levels_of(column: pd.Series[Any]) -> tuple[str, ...]:

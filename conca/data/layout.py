@@ -174,7 +174,7 @@ def refuse_duplicates(rows: Sorted) -> None:
 def choose_grid(rows: Sorted) -> tuple[Sorted, Grid]:
     """The grid of a new table. In a time zone, days and more are counted by its clocks, not by hours that pass."""
     grid = find_grid(rows.when, rows.starts, rows.kind)
-    if rows.zone and rows.zone != "UTC" and not (grid.regular and grid.step < DAY):
+    if rows.zone and rows.zone != "UTC" and not rows.starts.all() and not (grid.regular and grid.step < DAY):
         clocks = rows.on_wall_clock()
         apart = np.diff(clocks.when)[~rows.starts[1:]]
         wall = find_grid(clocks.when, clocks.starts, clocks.kind)

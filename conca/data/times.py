@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,10 @@ from conca.types import BadInput
 __all__ = ["Times", "read_times", "restore"]
 
 OFFSET = re.compile(r"(?:T|:|\d )\d\d(?:[.,]\d+)?\s?(Z|[+-]\d\d:?\d\d|UTC|GMT)$")
+
+HALF_DAY = re.compile(r"\s[AP]M$", re.IGNORECASE)
+YEAR_FIRST = re.compile(r"%Y\W?%d")
+"""Nobody writes year, day, month; a date that reads so is a fault."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +112,15 @@ def candidates(text: pd.Series[str], aware: bool) -> list[pd.Series[Any]]:
     if iso.notna().all():
         return [iso]
     formats: list[str] = []
-    for example in (text.iloc[0], text.iloc[len(text) // 2]):
-        for day_first in (False, True):
-            guess = pd.tseries.api.guess_datetime_format(example, dayfirst=day_first)
-            if guess and guess not in formats:
-                formats.append(guess)
+    for example, day_first in product((text.iloc[0], text.iloc[len(text) // 2]), (False, True)):
+        bare, half = HALF_DAY.subn("", example)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # pandas doubts the order that is only tried
+            guess = pd.tseries.api.guess_datetime_format(bare, dayfirst=day_first)
+        if guess and half:
+            guess = guess.replace("%H", "%I") + " %p"
+        if guess and guess not in formats and not YEAR_FIRST.match(guess):
+            formats.append(guess)
     return [iso, *(pd.to_datetime(text, format=f, errors="coerce", utc=aware) for f in formats)]
 
 
@@ -161,12 +171,10 @@ def restore(times: NDArray[Any], grid: Grid) -> pd.Index[Any]:
     A time that the clocks skip becomes the next one that they show; of two equal ones, the second is taken.
     """
     if grid.kind != "datetime":
-        return pd.Index(times)
-    index: pd.Index[Any] = pd.DatetimeIndex(times)
-    assert isinstance(index, pd.DatetimeIndex)
+        numbers: pd.Index[Any] = pd.Index(times, dtype=np.int64)
+        return numbers
+    index = pd.DatetimeIndex(times)
     if grid.wall and grid.zone:
         twice = np.zeros(len(index), dtype=bool)
-        index = index.tz_localize(grid.zone, ambiguous=twice, nonexistent="shift_forward")
-    elif grid.zone:
-        index = index.tz_localize("UTC").tz_convert(grid.zone)
-    return index
+        return pd.DatetimeIndex(index.tz_localize(grid.zone, ambiguous=twice, nonexistent="shift_forward"))
+    return index if grid.zone is None else pd.DatetimeIndex(index.tz_localize("UTC").tz_convert(grid.zone))

@@ -164,10 +164,9 @@ class Energy(Score):
             return self(x), super().evaluate(x)[1]
         keep = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.enable_grad():
-            if keep and x.requires_grad:
-                z = x.view_as(x)  # a node of its own: a condition that happens to be x too is not differentiated
-            else:
-                z = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
+            apart = x.clone() if x.is_inference() else x.detach()
+            # A node of its own: a condition that happens to be the same x is not differentiated.
+            z = x.view_as(x) if keep and x.requires_grad else apart.requires_grad_()
             energy = self(z)
             if energy.requires_grad:
                 (slope,) = torch.autograd.grad(energy.sum(), z, create_graph=keep, materialize_grads=True)

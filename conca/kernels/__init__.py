@@ -5,6 +5,7 @@ Importing this room registers loaders with `conca.ops.bodies`; Numba itself is i
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 
 from conca.ops import bodies
@@ -35,4 +36,4 @@ def warm() -> tuple[str, ...]:
 
 
 for _operation, (_module, _name) in _WHERE.items():
-    bodies.register(_operation, "cpu", lambda module=_module, name=_name: _loader(module, name))
+    bodies.register(_operation, "cpu", partial(_loader, _module, _name))

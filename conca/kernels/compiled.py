@@ -16,16 +16,18 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 import llvmlite
 import numba
-from numba import config, njit
-from numba.core import event
+import numba.core.event
 
 __all__ = ["compiled", "folder", "inlined"]
 
-F = TypeVar("F", bound=Callable[..., Any])
+Function = Callable[..., Any]
+njit: Any = numba.njit
+config: Any = numba.config
+event: Any = numba.core.event
 
 FASTMATH = {"contract", "reassoc", "nsz", "arcp", "afn"}
 """Never `nnan` or `ninf`, which would let the compiler drop checks for values that are not finite."""
@@ -34,26 +36,26 @@ _decorating = Lock()
 _chosen: list[Path | None] = []
 
 
-def compiled(function: F) -> F:
+def compiled(function: Function) -> Any:
     """A kernel: without the interpreter's lock, kept on disk, never parallel by itself."""
     options: dict[str, Any] = {"nogil": True, "fastmath": FASTMATH, "error_model": "numpy"}
     with _decorating:
         if not _chosen:
             _chosen.append(folder())
         if _chosen[0] is None:
-            return njit(**options)(function)  # type: ignore[no-any-return]
+            return njit(**options)(function)
         before, config.CACHE_DIR = config.CACHE_DIR, str(_chosen[0])
         try:
-            return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+            return njit(cache=True, **options)(function)
         except RuntimeError:  # the folder went away in between
-            return njit(**options)(function)  # type: ignore[no-any-return]
+            return njit(**options)(function)
         finally:
             config.CACHE_DIR = before
 
 
-def inlined(function: F) -> F:
+def inlined(function: Function) -> Any:
     """A helper of kernels, which LLVM merges into them."""
-    return njit(nogil=True, fastmath=FASTMATH, error_model="numpy")(function)  # type: ignore[no-any-return]
+    return njit(nogil=True, fastmath=FASTMATH, error_model="numpy")(function)
 
 
 def key() -> str:

@@ -164,7 +164,11 @@ def backward_tasks(
     du (B, T, D), dp (B, 3, 2, N, D) is added to."""
     W, M = width(du), N * D
     blocks, chunks = -(-D // W), -(-T // CHUNK)
-    x, into, out = np.empty(CHUNK * LANES, du.dtype), np.empty(CHUNK * LANES, du.dtype), np.empty(CHUNK * LANES, du.dtype)
+    x, into, out = (
+        np.empty(CHUNK * LANES, du.dtype),
+        np.empty(CHUNK * LANES, du.dtype),
+        np.empty(CHUNK * LANES, du.dtype),
+    )
     re, im, cuts = np.empty(CHUNK * LANES, du.dtype), np.empty(CHUNK * LANES, du.dtype), np.empty(CHUNK + 2, np.int64)
     for task in range(first, end):
         r, e = task // blocks, task % blocks * W

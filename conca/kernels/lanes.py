@@ -12,18 +12,30 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
+from numba import extending, types
 from numba.core.datamodel import models
-from numba.extending import intrinsic, register_model
 
 from conca.kernels.compiled import inlined
 
-__all__ = ["add", "fma", "fnma", "load", "load_first", "mul", "pair_conj_fma", "pair_fma", "splat", "store", "store_first", "width"]
+__all__ = [
+    "add",
+    "fma",
+    "fnma",
+    "load",
+    "load_first",
+    "mul",
+    "pair_conj_fma",
+    "pair_fma",
+    "splat",
+    "store",
+    "store_first",
+    "width",
+]
 
 BYTES = 64
 CHECKED = os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0")
 FLAGS = ("contract", "nsz")
+intrinsic: Any = extending.intrinsic
 INT32 = ir.IntType(32)
 Code = tuple[Any, Callable[..., Any]]
 
@@ -42,12 +54,12 @@ def vector(kind: Any) -> ir.VectorType:
     return ir.VectorType(element, kind.size)
 
 
-@register_model(Lanes)
+@extending.register_model(Lanes)
 class LanesModel(models.PrimitiveModel):
     """Lanes live in registers."""
 
     def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, vector(kind))
+        super().__init__(manager, kind, vector(kind))  # type: ignore[no-untyped-call]
 
 
 def constant(kind: ir.VectorType, values: list[Any]) -> ir.Constant:

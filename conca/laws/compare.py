@@ -31,7 +31,7 @@ def same(got: State, expected: State, what: str, tolerance: float | None = None)
         limit = TOLERANCES.get(a.dtype, 0.0) if tolerance is None else tolerance
         if not torch.allclose(a, b, rtol=limit, atol=limit):
             gap = (a.double() - b.double()).abs().nan_to_num(nan=float("inf")).max()
-            raise AssertionError(f"{what}: tensor {place} differs by {float(gap):.1e}")
+            raise AssertionError(f"{what}: tensor {place} differs by {gap.item():.1e}")
 
 
 def identical(got: State, expected: State, what: str) -> None:

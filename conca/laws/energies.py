@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import copy
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 import conca.energy
-from conca.energy import DoubleWell, Energy, Score, descent, mala, mixture, sample, ula
-from conca.energy.chain import undisturbed
+from conca.energy import Descent, DoubleWell, Energy, Kernel, Score, descent, mala, mixture, sample, ula
+from conca.energy.chain import Info, undisturbed
+from conca.energy.langevin import Place
 from conca.laws.compare import identical, same
-from conca.laws.outcome import DoesNotApply
+from conca.laws.outcome import DoesNotApply, Verdict, judge
 
 __all__ = ["ENERGY_LAWS", "check_energy", "composites", "energies"]
 
@@ -42,7 +45,7 @@ def composites(energy: Energy) -> dict[str, Energy]:
     mask = torch.arange(max(1, torch.Size(shape).numel())).remainder(2).eq(0).reshape(shape)
     known = torch.full(shape, 0.3)
     return {
-        "sum": sum([energy, well, energy]),
+        "sum": cast(Energy, sum([energy, well, energy])),
         "difference": energy - 0.5 * well,
         "weighted by a tensor": energy * torch.tensor(0.5),
         "mixture": mixture(energy, well, weights=[0.5, 2.0]),
@@ -68,7 +71,7 @@ def _well(energy: Energy) -> Energy:
 
 
 def rows_apart(energy: Energy) -> None:
-    """One number per row, and no row feels another: alone, among others, among NaN, in training mode, in no batch at all."""
+    """One number per row, and no row feels another: alone, among NaN, in training mode, in an empty batch."""
     energy = _settled(energy)
     x = _points(energy)
     whole, slope = energy(x), energy.score(x)
@@ -108,7 +111,7 @@ def slope_is_finite_differences(energy: Energy) -> None:
 
 
 def slope_without_gradients(energy: Energy) -> None:
-    """The score is the same with gradients on or off, under inference_mode and at an x that asks for gradients; x stays."""
+    """The score is the same with gradients on or off, and under inference_mode; x stays as it is."""
     energy = _settled(energy)
     x = _points(energy)
     before, asked = x.clone(), [p.requires_grad for p in energy.parameters()]
@@ -129,40 +132,31 @@ def slope_without_gradients(energy: Energy) -> None:
 def slope_is_differentiable(energy: Energy) -> None:
     """With gradients on, the score is differentiated in x and in every parameter, against central differences."""
     energy = _settled(energy)
-    x, along, weight, step = _points(energy), _points(energy, seed=2), _points(energy, seed=3), 1e-5
-    parameters = [p for p in energy.parameters() if p.requires_grad]
-    leaf = x.clone().requires_grad_()
-    score = energy.score(leaf)
-    assert score.requires_grad or not parameters, "the score is detached although gradients are on"
-    wanted = [leaf, *parameters]
-    found = (
-        torch.autograd.grad((score * weight).sum(), wanted, allow_unused=True, materialize_grads=True)
-        if score.requires_grad
-        else [torch.zeros_like(x)]
-    )
-    with torch.no_grad():
-        numeric = ((energy.score(x + step * along) - energy.score(x - step * along)) * weight).sum() / (2 * step)
-        same((found[0] * along).sum(), numeric, "derivative of the slope in x", tolerance=1e-5)
-        for i, (parameter, gradient) in enumerate(zip(parameters, found[1:])):
-            kept, way = parameter.clone(), torch.ones_like(parameter)
-            ends = [
-                (energy.score(x) * weight).sum()
-                for sign in (1, -1)
-                if parameter.copy_(kept + sign * step * way) is not None
-            ]
-            parameter.copy_(kept)
-            same(
-                gradient.sum(),
-                (ends[0] - ends[1]) / (2 * step),
-                f"derivative of the slope in parameter {i}",
-                tolerance=1e-5,
-            )
+    weight, step = _points(energy, seed=3), 1e-5
+    x = _points(energy).requires_grad_()
+    wanted = {"x": x} | {name: p for name, p in energy.named_parameters() if p.requires_grad}
+
+    def seen() -> Tensor:
+        return (energy.score(x) * weight).sum()
+
+    total = seen() + 0.0 * x.sum()  # so that a flat slope has a derivative too
+    found = torch.autograd.grad(total, list(wanted.values()), allow_unused=True, materialize_grads=True)
+    for (name, tensor), gradient in zip(wanted.items(), found):
+        along = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(2), dtype=tensor.dtype)
+        with torch.no_grad():
+            kept = tensor.clone()
+            above = (tensor.copy_(kept + step * along), seen())[1]
+            below = (tensor.copy_(kept - step * along), seen())[1]
+            tensor.copy_(kept)
+        same(
+            (gradient * along).sum(), (above - below) / (2 * step), f"derivative of the slope in {name}", tolerance=1e-5
+        )
 
 
 def sums_multiply_densities(energy: Energy) -> None:
-    """exp(-(a E + b F)) is the normalised product of the powers of the densities, at 400 points."""
+    """exp(-(a E + b F)) is the normalised product of the powers of the densities, at 400 points that both may reach."""
     energy = _settled(energy)
-    other, x = _well(energy), _points(energy, 400)
+    other, x = _well(energy), energy.clamp(_points(energy, 400))
     p, q = torch.softmax(-energy(x), 0), torch.softmax(-other(x), 0)
     half = torch.tensor(0.5, dtype=torch.float64)
     for what, made, product in (
@@ -174,14 +168,14 @@ def sums_multiply_densities(energy: Energy) -> None:
     ):
         assert isinstance(made, Energy), f"{what} is no energy"
         same(torch.softmax(-made(x), 0), product / product.sum(), what)
-    down = energy.score(x) + other.score(x)
+    down = energy.score(x) + torch.where(energy.free(x), other.score(x), 0)
     same((energy + other).score(x), down, "slope of E + F")
 
 
 def mixtures_add_densities(energy: Energy) -> None:
     """exp(-mixture(E, F)) = exp(-E) + exp(-F), with weights too."""
     energy = _settled(energy)
-    other, x = _well(energy), _points(energy, 400)
+    other, x = _well(energy), energy.clamp(_points(energy, 400))
     e, f = energy(x), other(x)
     same(mixture(energy, other)(x), -torch.logaddexp(-e, -f), "mixture")
     weights = torch.tensor([0.25, 3.0], dtype=torch.float64)
@@ -190,7 +184,7 @@ def mixtures_add_densities(energy: Energy) -> None:
 
 
 def known_stays(energy: Energy) -> None:
-    """What is known does not move, at the start, under any kernel, alone or composed, and what stands in its place is not read."""
+    """What is known does not move, alone or composed, and what x has in its place is not read."""
     energy = _settled(energy)
     x = _points(energy)
     same(energy(energy.clamp(x)), energy(x), "the energy of what its own clamp moved")
@@ -200,6 +194,7 @@ def known_stays(energy: Energy) -> None:
     place, filled = flat.expand_as(x), torch.where(flat, known, x)
     nothing = torch.where(flat, float("nan"), x)
     held = energy.given(known, flat)
+    slow: tuple[Kernel[Energy, Any], ...] = (descent(1e-3), ula(1e-3), mala(1e-3))
     same(held(nothing), energy(filled), "an energy given known coordinates")
     same(held.score(nothing), torch.where(flat, 0, energy.score(filled)), "slope of an energy given known coordinates")
     for what, made in (
@@ -208,10 +203,21 @@ def known_stays(energy: Energy) -> None:
         ("weighted", 0.5 * held),
         ("mixture", mixture(energy, held)),
     ):
-        for kernel in (descent(1e-3), ula(1e-3), mala(1e-3)):
+        for kernel in slow:
             chain, _ = sample(made, kernel, nothing, 3, generator=torch.Generator().manual_seed(0))
             for moved in chain:
                 identical(moved[place], filled[place], f"{what} under {kernel}: what is known")
+
+
+class _OnPurpose(Exception):
+    """A chain ends by an error, to see that it cleans up after itself."""
+
+
+class _Fails(Descent):
+    """A kernel that fails at its first step."""
+
+    def step(self, energy: Score, state: Place, generator: torch.Generator | None, /) -> tuple[Place, Info]:
+        raise _OnPurpose
 
 
 class _Watched(Energy):
@@ -230,7 +236,7 @@ class _Watched(Energy):
 
 
 def chain_leaves_no_trace(energy: Energy) -> None:
-    """The energy is one fixed function in a chain; modes, buffers, parameters and the random state are as before it."""
+    """A chain sees one fixed function; modes, buffers, parameters and the random state are as before it."""
     energy = _settled(energy)
     x = _points(energy)
     identical(energy(x), energy(x), "the energy, asked twice")
@@ -240,13 +246,9 @@ def chain_leaves_no_trace(energy: Energy) -> None:
     before = copy.deepcopy(watched.state_dict())
     asked = [p.requires_grad for p in watched.parameters()]
     random = torch.get_rng_state()
-    for start, steps in ((x, 3), (torch.full_like(x, float("inf")), 1)):
-        failed = False
-        try:
-            sample(watched, descent(1e-3), start, steps)
-        except ValueError:
-            failed = True
-        assert failed == (steps == 1 and x.numel() > 0 and bool(energy.free(x).any())), "a start at infinity"
+    for kernel in (descent(1e-3), _Fails(1e-3)):
+        with suppress(_OnPurpose):
+            sample(watched, kernel, x, 3)
         assert [part.training for part in watched.modules()] == modes, "modes are not as before the chain"
         assert [p.requires_grad for p in watched.parameters()] == asked, "requires_grad of a parameter changed"
         for name, value in watched.state_dict().items():
@@ -255,7 +257,7 @@ def chain_leaves_no_trace(energy: Energy) -> None:
 
 
 def moves_with_the_module(energy: Energy) -> None:
-    """All tensors follow `.to`, bound weights and known values too, and float32 gives what float64 gives, to its precision."""
+    """All tensors follow `.to`, bound weights and known values too, and float32 gives what float64 does."""
     exact = _settled(energy)
     x = _points(exact)
     weight, mask = torch.tensor(0.5, dtype=torch.float64), torch.zeros(_shape(exact), dtype=torch.bool)
@@ -272,21 +274,18 @@ def moves_with_the_module(energy: Energy) -> None:
 
 def update_never_raises(energy: Energy) -> None:
     """A memory's own update, `step`, never raises its energy, and what `retrieve` gives is where it rests."""
-    step, retrieve = getattr(energy, "step", None), getattr(energy, "retrieve", None)
-    if step is None or retrieve is None:
+    memory: Any = _settled(energy)
+    if not hasattr(memory, "step") or not hasattr(memory, "retrieve"):
         raise DoesNotApply("it has no update of its own (step and retrieve)")
-    memory = _settled(energy)
-    step, retrieve = memory.step, memory.retrieve
-    assert callable(step) and callable(retrieve)
     for size in (0.1, 1.0, 10.0):
         x = size * _points(memory, 50)
         for _ in range(10):
-            new = step(x)
+            new = memory.step(x)
             rise = (memory(new) - memory(x)).max().item()
             assert rise <= 1e-9 * (1 + memory(x).abs().max().item()), f"an update raised the energy by {rise:.1e}"
             x = new
-    rest = retrieve(_points(memory), 2000, 1e-9)
-    same(step(rest), rest, "an update of what was retrieved", tolerance=1e-6)
+    rest = memory.retrieve(_points(memory), 2000, 1e-9)
+    same(memory.step(rest), rest, "an update of what was retrieved", tolerance=1e-6)
 
 
 ENERGY_LAWS: dict[str, Callable[[Energy], None]] = {
@@ -302,3 +301,26 @@ ENERGY_LAWS: dict[str, Callable[[Energy], None]] = {
     "update never raises": update_never_raises,
 }
 """The laws of an energy by name, each a function that raises AssertionError."""
+
+
+def check_energy(
+    target: type[Energy] | Energy, laws: tuple[str, ...] | None = None, *, shape: tuple[int, ...] | None = None
+) -> Iterator[Verdict]:
+    """Run the laws on the samples of an energy class, or on one energy (they work on copies of it).
+
+    Args:
+        target: a class that offers `samples()`, or an energy.
+        laws: names from `ENERGY_LAWS`; None runs all.
+        shape: the shape of one point, where the energy does not say it itself.
+
+    Yields:
+        One verdict per sample and law, as they come.
+    """
+    if isinstance(target, Energy):
+        name, samples = type(target).__name__.lower(), [copy.deepcopy(target)]
+    else:
+        name, samples = target.__name__.lower(), list(target.samples())
+    for number, energy in enumerate(samples):
+        energy.shape = shape or energy.shape
+        for law in laws or tuple(ENERGY_LAWS):
+            yield judge(name, number, law, ENERGY_LAWS[law], energy)

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class DoesNotApply(Exception):
-    """Raised by a law that says nothing about the thing before it; the message says why. It is not counted as passed."""
+    """Raised by a law that says nothing about the thing before it, with the reason. It is not counted as passed."""
 
 
 class Verdict(NamedTuple):

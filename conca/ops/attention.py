@@ -14,16 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from conca.ops import bodies
-from conca.ops.doors import apply, has_kernel, opened
+from conca.ops.doors import apply, opened, plain_wanted
 from conca.types import BadInput
 
 __all__ = ["attend", "attend_plain"]
 
 Triple = tuple[Tensor, Tensor, Tensor]
-
-for _device in ("cpu", "cuda", "mps"):
-    bodies.register("attend", _device, lambda: F.scaled_dot_product_attention)
 
 
 def attend(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSV: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -33,7 +29,7 @@ def attend(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSV: Tensor, mask: Tensor | None =
     nowhere gives 0, and gives no gradient. Raises BadInput where the shapes do not fit.
     """
     mask = _heads(q_BHTK, k_BHSK, v_BHSV, mask)
-    if q_BHTK.numel() == 0 or v_BHSV.numel() == 0 or not has_kernel("attend", q_BHTK.device.type):
+    if q_BHTK.numel() == 0 or v_BHSV.numel() == 0 or plain_wanted():
         return attend_plain(q_BHTK, k_BHSK, v_BHSV, mask)
     blind = None
     if mask is not None:
@@ -106,8 +102,11 @@ class _AttendBackward(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, mask, g = ctx.saved_tensors
 
+        def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return attend_plain(q, k, v, mask)
+
         def first(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> Triple:
-            return cast(Triple, torch.func.vjp(lambda *qkv: attend_plain(*qkv, mask), q, k, v)[1](g))
+            return cast(Triple, torch.func.vjp(plain, q, k, v)[1](g))
 
         dq, dk, dv, dg = torch.func.vjp(first, q, k, v, g)[1](grads)
         return dq, dk, dv, None, dg

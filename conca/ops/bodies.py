@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["kernel", "plain_bodies", "register", "registered", "required"]
+__all__ = ["kernel", "plain_bodies", "plain_wanted", "register", "registered", "required"]
 
 Body = Callable[..., Any]
 
@@ -56,6 +56,11 @@ def _load(operation: str, device: str) -> Body | None:
     if body is not None and seen is not None:
         seen.add(operation)
     return body
+
+
+def plain_wanted() -> bool:
+    """Whether `plain_bodies` is in force."""
+    return _plain.get()
 
 
 @contextmanager

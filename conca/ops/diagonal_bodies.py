@@ -48,7 +48,7 @@ def aligned(u: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor, lengths: Mayb
     real = raised(u.dtype)
     for t in (a, b, c, h):
         real = torch.promote_types(real, raised(real_of(t.dtype)))
-    modes = real.to_complex()
+    modes = torch.promote_types(real, torch.complex64)
     ends = None if lengths is None else lengths.to(torch.int64)
     fresh = None if starts is None else starts.to(torch.bool)
     return u.to(real), a.to(modes), b.to(modes), c.to(modes), h.to(modes), ends, fresh

@@ -13,7 +13,7 @@ b has B in it. `step` broadcasts against the eigenvalues (in front of the matric
 from __future__ import annotations
 
 from math import factorial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -90,7 +90,7 @@ def _check(alpha: float) -> None:
 
 def phi(z: Tensor) -> Tensor:
     """(exp(z) - 1) / z, and 1 at z = 0, without cancellation in it or in its derivatives of any order."""
-    return apply(_Phi, z, 1)
+    return cast(Tensor, apply(_Phi, z, 1))
 
 
 TERMS = 22

@@ -15,17 +15,26 @@ from torch.autograd import Function
 
 from conca.ops import bodies
 
-__all__ = ["apply", "axes", "fold", "has_kernel", "opened", "raised", "real_of"]
+__all__ = ["apply", "axes", "fold", "has_kernel", "opened", "plain_wanted", "raised", "real_of"]
 
 
 # dtype.to_real is not known to torch.compile
 REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
+_REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+
+
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def has_kernel(operation: str, device: str) -> bool:
     """Whether a kernel of `operation` runs on `device` now (a constant to torch.compile)."""
     return bodies.kernel(operation, device) is not None
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def plain_wanted() -> bool:
+    """Whether the caller asked for plain bodies (a constant to torch.compile)."""
+    return bodies.plain_wanted()
 
 
 def opened(*tensors: Tensor) -> bool:

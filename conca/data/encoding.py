@@ -1,0 +1,204 @@
+"""Series become the rows that a network reads: bent, scaled, held where missing, with masks and a calendar.
+
+Everything at a row is a function of the rows up to it, so that reading a series whole or row by row is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conca.data.calendar import calendar, choose_cycles
+from conca.data.panel import Key, Schema, Series
+from conca.data.scaling import Scaler
+from conca.types import BadInput, nearest
+
+__all__ = ["Encoded", "Encoding", "bend", "choose_bends"]
+
+Floats = NDArray[np.float64]
+Floats32 = NDArray[np.float32]
+
+SKEWED = 1.0
+"""Columns without negative values that are more skewed than this are bent."""
+FARTHEST = 8.0
+"""Covariates further than this many deviations from their mean are cut off there."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One series as a network reads it; T rows, K targets, I inputs, C categorical columns.
+
+    inputs   (T, I) bent and normalised values, masks, calendar
+    codes    (T, C) codes of the categories
+    anchor   (T, K) the last known targets, bent and normalised; 0 before the first
+    target   (T, K) `(y - origin) / unit`, NaN where missing
+    elapsed  (T,) time since the previous row in nominal steps, None where rows are regular
+    origin, unit  (K,) the user's y is `target * unit + origin`
+    """
+
+    inputs: Floats32
+    codes: NDArray[np.int64]
+    anchor: Floats32
+    target: Floats32
+    elapsed: Floats32 | None
+    origin: Floats
+    unit: Floats
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How the series of one table are turned into rows; fitted on the training rows, kept in the run.
+
+    bends     of each target; 0 leaves it straight (see `bend`)
+    scaler    of the bent targets of all series
+    pooled    scale of the targets of a series that is not known
+    keys      the known series, their parts as text
+    own       scales of the known series
+    covariate_bends, covariates   the same for the numeric covariates, all series together
+    cycles    of the calendar
+    """
+
+    bends: tuple[float, ...]
+    scaler: Scaler
+    pooled: Scaler
+    keys: tuple[tuple[str, ...], ...]
+    own: tuple[Scaler, ...]
+    covariate_bends: tuple[float, ...]
+    covariates: Scaler
+    cycles: tuple[str, ...]
+
+    @classmethod
+    def fit(cls, schema: Schema, series: Sequence[Series], train: Sequence[int]) -> Encoding:
+        """Choose and fit everything on the first `train` rows of each series."""
+        targets = [s.target[:end] for s, end in zip(series, train)]
+        numbers = [s.numeric[:end] for s, end in zip(series, train)]
+        n_targets, n_numbers = len(schema.target), len(schema.numeric)
+        bends = choose_bends(targets, n_targets)
+        pooled = without_origin(Scaler.fit(targets, n_targets), bends)
+        own = tuple(without_origin(scaler, bends) for scaler in Scaler.each(targets, pooled))
+        bent = [bend(scaler.transform(rows), bends) for scaler, rows in zip(own, targets)]
+        covariate_bends = choose_bends(numbers, n_numbers, normalised=False)
+        return cls(
+            bends=bends,
+            scaler=Scaler.fit(bent, n_targets),
+            pooled=pooled,
+            keys=tuple(named(s.key) for s in series),
+            own=own,
+            covariate_bends=covariate_bends,
+            covariates=Scaler.fit([bend(rows, covariate_bends) for rows in numbers], n_numbers),
+            cycles=choose_cycles([s.times[:end] for s, end in zip(series, train)], schema.grid),
+        )
+
+    def inputs(self, schema: Schema) -> int:
+        """The number I of inputs of a row."""
+        numbers = 3 * len(self.bends) + 2 * len(self.covariate_bends)
+        return numbers + 2 * len(self.cycles) + (not schema.grid.regular)
+
+    def knows(self, key: Key) -> bool:
+        """Whether a series has a scale of its own."""
+        return named(key) in self.keys
+
+    def encode(self, schema: Schema, series: Series) -> Encoded:
+        """The rows of one series."""
+        own = self.own[self.keys.index(named(series.key))] if self.knows(series.key) else self.pooled
+        target = own.transform(series.target)
+        value = self.scaler.transform(bend(target, self.bends))
+        numbers = self.covariates.transform(bend(series.numeric, self.covariate_bends)).clip(-FARTHEST, FARTHEST)
+        anchor = held(value)
+        parts = [np.nan_to_num(value), anchor, np.isnan(value), held(numbers), np.isnan(numbers)]
+        parts.append(calendar(series.times, self.cycles, schema.grid))
+        elapsed = None if schema.grid.regular else schema.grid.elapsed(series.times)
+        if elapsed is not None:
+            parts.append(np.log1p(elapsed)[:, None])
+        return Encoded(
+            inputs=np.concatenate(parts, axis=1).astype(np.float32),
+            codes=series.categorical,
+            anchor=anchor.astype(np.float32),
+            target=target.astype(np.float32),
+            elapsed=None if elapsed is None else elapsed.astype(np.float32),
+            origin=np.asarray(own.mean),
+            unit=np.asarray(own.scale),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Lists, strings and numbers, ready for JSON."""
+        plain: dict[str, Any] = {name: getattr(self, name) for name in ("bends", "covariate_bends", "cycles", "keys")}
+        scalers = {name: getattr(self, name).as_dict() for name in ("scaler", "pooled", "covariates")}
+        return plain | scalers | {"own": [scaler.as_dict() for scaler in self.own]}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Encoding:
+        """The inverse of `as_dict`, also after a trip through JSON. Raises BadInput on unknown, missing or ill values."""
+        known = [f.name for f in fields(cls)]
+        for key in saved:
+            if key not in known:
+                raise BadInput(f"encoding: unknown key '{key}'; {nearest(key, known)}")
+        try:
+            result = cls(
+                bends=tuple(map(float, saved["bends"])),
+                scaler=Scaler.from_dict(saved["scaler"]),
+                pooled=Scaler.from_dict(saved["pooled"]),
+                keys=tuple(tuple(map(str, key)) for key in saved["keys"]),
+                own=tuple(Scaler.from_dict(scaler) for scaler in saved["own"]),
+                covariate_bends=tuple(map(float, saved["covariate_bends"])),
+                covariates=Scaler.from_dict(saved["covariates"]),
+                cycles=tuple(map(str, saved["cycles"])),
+            )
+        except KeyError as error:
+            raise BadInput(f"encoding: the key {error} is missing") from None
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"encoding: a value cannot be read ({error})") from None
+        if len(result.keys) != len(result.own):
+            raise BadInput("encoding: 'own' must hold one scaler for each of 'keys'")
+        return result
+
+
+def named(key: Key) -> tuple[str, ...]:
+    """The key of a series as text, as JSON keeps it."""
+    return tuple(map(str, key))
+
+
+def bend(values: Floats, bends: Sequence[float]) -> Floats:
+    """`asinh(b * value) / b` for each column with a bend b > 0, a logarithm that is straight near 0; NaN stays."""
+    b = np.asarray(bends, dtype=np.float64)
+    bent = b > 0
+    return np.asarray(np.where(bent, np.arcsinh(values * b) / np.where(bent, b, 1.0), values))
+
+
+def choose_bends(parts: Sequence[Floats], columns: int, normalised: bool = True) -> tuple[float, ...]:
+    """The bend of each column of rows (T, columns): 0, or such that it sets in at a quarter of the median.
+
+    Bent are columns without negative values whose skewness is above `SKEWED`. `normalised`: the bend applies to values
+    that have been divided by their standard deviation.
+    """
+    rows = np.concatenate(parts) if parts else np.empty((0, columns))
+    result = []
+    for column in rows.T:
+        known = column[~np.isnan(column)]
+        deviation = float(known.std()) if known.size else 0.0
+        if deviation <= 1e-9 * np.abs(known).max(initial=0.0) or known.min() < 0:
+            result.append(0.0)
+            continue
+        skewness = float((((known - known.mean()) / deviation) ** 3).mean())
+        middle = float(np.median(known[known > 0]))
+        result.append(4.0 / middle * (deviation if normalised else 1.0) if skewness > SKEWED else 0.0)
+    return tuple(result)
+
+
+def without_origin(scaler: Scaler, bends: Sequence[float]) -> Scaler:
+    """A scaler that leaves 0 where it is in columns that are bent."""
+    return Scaler(tuple(0.0 if b > 0 else m for m, b in zip(scaler.mean, bends)), scaler.scale)
+
+
+def held(values: Floats) -> Floats:
+    """Values (T, F) with the last known one where missing, 0 before the first."""
+    known = ~np.isnan(values)
+    last = np.maximum.accumulate(np.where(known, np.arange(len(values))[:, None], -1), axis=0)
+    return np.where(last >= 0, np.take_along_axis(values, np.maximum(last, 0), axis=0), 0.0)

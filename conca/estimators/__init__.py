@@ -1,0 +1,1 @@
+"""Fit and predict in one object, data frames in and out."""

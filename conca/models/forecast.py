@@ -1,0 +1,202 @@
+"""A forecaster's network: a causal stack reads a series, and at every row says the quantiles of the steps ahead.
+
+    h_t, state = stack(W x_t + sum of embeddings, state)
+    q_t = anchor_t + head(norm(h_t))                quantiles outward from the middle one by softplus: they never cross
+
+Several members of one form, trained from different beginnings, are averaged (Lakshminarayanan et al., Simple and Scalable
+Predictive Uncertainty Estimation using Deep Ensembles, 2017). Loss: Koenker and Bassett, Regression Quantiles, 1978.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from conca.models.stack import pattern
+from conca.types import BadInput, State, nearest
+
+__all__ = ["ForecastNetwork", "NetworkConfig", "Tower", "pinball"]
+
+LARGEST = 12.0
+"""Bent values are cut off here before they are straightened: sinh(12) is 80,000."""
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """What a network is made of; K targets, Q quantiles, C categorical columns.
+
+    layers      pattern of the stack, such as "lstm" or "s4d*2 attention(window=64)"
+    d_model     width
+    horizon     steps ahead
+    inputs      numbers in a row
+    categories  number of codes of each categorical column
+    levels      of the quantiles, Q increasing numbers between 0 and 1
+    bends, means, scales   per target, how normalised values become values of the target (`ForecastNetwork.straighten`)
+    members     networks that are averaged
+    dropout     on what a block adds, and on its way to the head
+    """
+
+    layers: str
+    d_model: int
+    horizon: int
+    inputs: int
+    categories: tuple[int, ...]
+    levels: tuple[float, ...]
+    bends: tuple[float, ...]
+    means: tuple[float, ...]
+    scales: tuple[float, ...]
+    members: int = 1
+    dropout: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Lists, strings and numbers, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> NetworkConfig:
+        """The inverse of `as_dict`, also after a trip through JSON. Raises BadInput on an unknown or missing key."""
+        known = [f.name for f in fields(cls)]
+        for key in saved:
+            if key not in known:
+                raise BadInput(f"network: unknown key '{key}'; {nearest(key, known)}")
+        try:
+            return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in saved.items()})
+        except TypeError:
+            lost = [name for name in known[:9] if name not in saved]
+            raise BadInput(f"network: the key '{lost[0]}' is missing") from None
+
+
+class Tower(nn.Module):
+    """One member: rows to hidden rows (`read`), hidden rows to forecasts (`head`)."""
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        width = config.d_model
+        self.enter = nn.Linear(config.inputs, width)
+        self.embeddings = nn.ModuleList(nn.Embedding(n, width, padding_idx=0) for n in config.categories)
+        self.stack = pattern(config.layers, width, dropout=config.dropout)
+        self.norm = nn.RMSNorm(width, eps=1e-6)
+        self.dropout = nn.Dropout(config.dropout)
+        self.head = nn.Linear(width, config.horizon * len(config.bends) * len(config.levels))
+        nn.init.normal_(self.head.weight, std=0.1 * width**-0.5)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        codes: Tensor,
+        state: tuple[State, ...] | None = None,
+        *,
+        lengths: Tensor | None = None,
+        elapsed: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[State, ...]]:
+        """Hidden rows (B, T, D) and the state; arguments as in `ForecastNetwork.read`."""
+        x = self.enter(inputs)
+        for column, embedding in enumerate(self.embeddings):
+            x = x + embedding(codes[..., column])
+        h, state = self.stack(x, state, lengths=lengths, elapsed=elapsed if self.stack.timed else None)
+        return self.dropout(self.norm(h)), state
+
+
+class ForecastNetwork(nn.Module):
+    """Quantile forecasts at every row of a series; state goes in and comes out.
+
+    Args:
+        config: see `NetworkConfig`.
+
+    Raises:
+        BadInput: for a pattern that cannot be built.
+    """
+
+    spread: Tensor
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.middle = min(range(len(config.levels)), key=lambda i: abs(config.levels[i] - 0.5))
+        self.towers = nn.ModuleList(Tower(config) for _ in range(config.members))
+        self.register_buffer("spread", torch.ones(len(config.bends), len(config.levels)))
+        self.float()
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the state does not grow."""
+        return all(cast(Tower, tower).stack.bounded for tower in self.towers)
+
+    def read(
+        self,
+        inputs: Tensor,
+        codes: Tensor,
+        state: tuple[tuple[State, ...], ...] | None = None,
+        *,
+        lengths: Tensor | None = None,
+        elapsed: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[tuple[State, ...], ...]]:
+        """Read rows: inputs (B, T, I) and codes (B, T, C) give hidden rows (members, B, T, D) and the state.
+
+        Args:
+            state: what was read before.
+            lengths: (B,) of right-padded rows.
+            elapsed: (B, T) time since the previous row in nominal steps.
+        """
+        before: Sequence[Any] = [None] * len(self.towers) if state is None else state
+        results = [
+            tower(inputs, codes, own, lengths=lengths, elapsed=elapsed) for tower, own in zip(self.towers, before)
+        ]
+        return torch.stack([h for h, _ in results]), tuple(own for _, own in results)
+
+    def members(self, h: Tensor, anchor: Tensor) -> Tensor:
+        """Normalised quantiles of every member: h (members, ..., D), anchor (..., K) give (members, ..., H, K, Q)."""
+        targets, levels = len(self.config.bends), len(self.config.levels)
+        raw = torch.stack([cast(Tower, tower).head(own) for tower, own in zip(self.towers, h)])
+        raw = raw.unflatten(-1, (self.config.horizon, targets, levels))
+        middle = self.middle
+        below = -F.softplus(raw[..., :middle]).flip(-1).cumsum(-1).flip(-1)
+        above = F.softplus(raw[..., middle + 1 :]).cumsum(-1)
+        centre = anchor[..., None, :, None] + raw[..., middle : middle + 1]
+        return torch.cat([centre + below, centre, centre + above], -1)
+
+    def normalised(self, h: Tensor, anchor: Tensor) -> Tensor:
+        """Normalised quantiles (..., H, K, Q): the mean of the members, with the calibrated spread."""
+        q = self.members(h, anchor).mean(0)
+        centre = q[..., self.middle : self.middle + 1]
+        return (centre + self.spread * (q - centre)).sort(-1).values
+
+    def shape(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Bend, mean and scale of the targets, each (K, 1)."""
+        config = self.config
+        bend, mean, scale = (torch.tensor(v, dtype=like.dtype, device=like.device)[:, None] for v in (config.bends, config.means, config.scales))
+        return bend, mean, scale
+
+    def straighten(self, q: Tensor) -> Tensor:
+        """Normalised values (..., K, Q) as values of the scaled target: undo `(asinh(b v) / b - mean) / scale`."""
+        bend, mean, scale = self.shape(q)
+        w = q * scale + mean
+        safe = torch.where(bend > 0, bend, 1.0)
+        return torch.where(bend > 0, torch.sinh((w * safe).clamp(-LARGEST, LARGEST)) / safe, w)
+
+    def bent(self, v: Tensor) -> Tensor:
+        """The inverse of `straighten`."""
+        bend, mean, scale = self.shape(v)
+        safe = torch.where(bend > 0, bend, 1.0)
+        return (torch.where(bend > 0, torch.asinh(v * safe) / safe, v) - mean) / scale
+
+    def forward(self, h: Tensor, anchor: Tensor) -> Tensor:
+        """Quantiles of the scaled target, increasing: h (members, ..., D), anchor (..., K) give (..., H, K, Q)."""
+        return self.straighten(self.normalised(h, anchor))
+
+
+def pinball(y: Tensor, quantiles: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of max(p (y - q), (p - 1) (y - q)) over all known y and all levels, and how many these are.
+
+    y (..., H, K) with NaN where missing, quantiles (..., H, K, Q), levels (Q,).
+    """
+    known = ~torch.isnan(y)
+    error = torch.where(known, y, 0.0)[..., None] - quantiles
+    loss = torch.maximum(levels * error, (levels - 1) * error) * known[..., None]
+    return loss.sum(), known.sum() * quantiles.shape[-1]
