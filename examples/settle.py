@@ -58,7 +58,7 @@ def half_a_picture() -> None:
     pictures = torch.tensor(
         [[[1.0 if dot == "#" else -1.0 for dot in row] for row in shape] for shape in shapes.values()]
     )
-    memory = Hopfield(pictures, beta=0.1)
+    memory = Hopfield(pictures, beta=0.2)
 
     # The upper half is known and stays; below it there is only noise. `given` is all that changes: same loop, same kernel.
     upper = torch.zeros(8, 8, dtype=torch.bool)

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 MODULES = sorted(found.name for found in pkgutil.walk_packages(conca.__path__, "conca."))
 DATA = "examples/data/beijing-air.csv.xz"
-SMALL = {"layers": "s4d", "d_model": 8, "epochs": 1, "batch_size": 64, "max_minutes": 0.2}
+SMALL = {"layers": "s4d", "d_model": 8, "epochs": 1, "batch_size": 4, "max_minutes": 0.2}
 
 
 def blocks(language: str, text: str = README) -> list[str]:
@@ -43,7 +43,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that looks like the repository to the blocks: a piece of the data, and the layer of one's own."""
     torch.set_default_dtype(torch.float32)
     (tmp_path / "examples" / "data").mkdir(parents=True)
-    pd.read_csv(ROOT / DATA, nrows=1500).to_csv(tmp_path / DATA, index=False)
+    pd.read_csv(ROOT / DATA, nrows=700).to_csv(tmp_path / DATA, index=False)
     (tmp_path / "mine.py").write_text(next(block for block in blocks("python") if block.startswith('"""mine.py"""')))
     monkeypatch.chdir(tmp_path)
     return tmp_path

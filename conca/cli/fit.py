@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from conca.cli.screen import notice, table
-from conca.types import BadInput
+from conca.cli.screen import frame, notice
 
 __all__ = ["fit"]
 
@@ -16,49 +15,84 @@ __all__ = ["fit"]
 def fit(
     data: Annotated[Path, Argument(metavar="DATA", help="Table: .csv, .csv.gz, .csv.xz or .parquet.")],
     target: Annotated[list[str], Option(metavar="COLUMN", help="Column to forecast; give it again for more than one.")],
-    horizon: Annotated[int, Option(metavar="N", min=1, help="Steps ahead.")],
+    horizon: Annotated[int, Option(metavar="N", help="Steps ahead.")],
     out: Annotated[Path, Option(metavar="RUN", help="Run folder to write.")],
     time: Annotated[
         str | None, Option(metavar="COLUMN", help="Column of times; without it the order of the rows is time.")
     ] = None,
     series: Annotated[
-        list[str] | None, Option(metavar="COLUMN", help="Column that names the series; may be given again.")
+        list[str] | None, Option(metavar="COLUMN", help="Column that tells series apart; may be given again.")
     ] = None,
     covariates: Annotated[
-        list[str] | None, Option(help="Other columns to read, may be given again; without it: all that fit.")
+        list[str] | None,
+        Option(metavar="COLUMN", help="Other column to use, may be given again; default: all that fit."),
+    ] = None,
+    categorical: Annotated[
+        list[str] | None,
+        Option(metavar="COLUMN", help="One of them that is a category, though it looks like a number."),
     ] = None,
     layers: Annotated[
-        str | None, Option(metavar="PATTERN", help="Pattern of layers, such as 's4d*2 attention(window=64)'.")
+        str | None, Option(metavar="PATTERN", help="Of the network, such as 's4d*2 attention(window=64)'.")
     ] = None,
-    d_model: Annotated[int | None, Option(metavar="N", min=1, help="Width of the layers.")] = None,
-    epochs: Annotated[int | None, Option(metavar="N", min=1, help="At most so many passes over the data.")] = None,
-    max_minutes: Annotated[
-        float | None, Option(metavar="X", min=0, help="Stop training after so many minutes.")
-    ] = None,
-    batch_size: Annotated[int | None, Option(metavar="N", min=1, help="Windows per step.")] = None,
-    lr: Annotated[float | None, Option(metavar="X", min=0, help="Highest learning rate.")] = None,
-    weight_decay: Annotated[float | None, Option(metavar="X", min=0, help="Of the parameters that it suits.")] = None,
-    dropout: Annotated[float | None, Option(metavar="X", min=0, max=1, help="On what each layer adds.")] = None,
-    patience: Annotated[
-        int | None, Option(metavar="N", min=1, help="Stop after so many epochs without a better one.")
+    d_model: Annotated[int | None, Option(metavar="N", help="Width of the layers.")] = None,
+    epochs: Annotated[int | None, Option(metavar="N", help="At most so many epochs.")] = None,
+    max_minutes: Annotated[float | None, Option(metavar="X", help="Of training, at most.")] = None,
+    batch_size: Annotated[int | None, Option(metavar="N", help="Pieces of series in a step.")] = None,
+    lr: Annotated[float | None, Option(metavar="X", help="Highest learning rate.")] = None,
+    weight_decay: Annotated[float | None, Option(metavar="X", help="Of the parameters that it suits.")] = None,
+    dropout: Annotated[float | None, Option(metavar="X", help="On what each layer adds.")] = None,
+    patience: Annotated[int | None, Option(metavar="N", help="Epochs without a better one before it stops.")] = None,
+    seed: Annotated[int | None, Option(metavar="N", help="Same seed, same machine, same run.")] = None,
+    devices: Annotated[str | None, Option(metavar="WORD", help="As Lightning spells them: auto, 1, 2.")] = None,
+    precision: Annotated[
+        str | None, Option(metavar="WORD", help="As Lightning spells it: 32-true, bf16-mixed.")
     ] = None,
     test_fraction: Annotated[
-        float | None, Option(metavar="X", min=0, max=1, help="Last part of the time, held out.")
+        float | None, Option(metavar="X", help="Share of the rows, the last ones, that is held out; 0: none.")
     ] = None,
-    seed: Annotated[int | None, Option(metavar="N", help="Same seed, same run.")] = None,
-    devices: Annotated[
-        str | None, Option(metavar="WORD", help="What to train on: auto, or a number of devices.")
-    ] = None,
-    precision: Annotated[
-        str | None, Option(metavar="WORD", help="As Lightning spells it: 32-true, bf16-mixed, 64-true.")
-    ] = None,
-    strict: Annotated[bool, Option("--strict", help="Refuse a table with series that are too short.")] = False,
-    force: Annotated[bool, Option("--force", help="Replace the run folder if it exists.")] = False,
-    quiet: Annotated[bool, Option("-q", "--quiet", help="No progress bar and no notices.")] = False,
+    strict: Annotated[bool, Option("--strict", help="Refuse a table with series that must be left out.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace the run if it exists.")] = False,
+    quiet: Annotated[bool, Option("-q", "--quiet", help="No progress bar, no notices.")] = False,
 ) -> None:
     """Fit a forecaster on a table.
 
-    The last part of the time is held out; the table printed at the end compares the forecast there with the last value,
-    the same time a season ago, and a ridge regression. The run folder holds config.json, model.safetensors, metrics.csv
-    and the logs.
+    The last rows of every series are held out; the table printed at the end compares the forecasts there with simple ones
+    (last value, same time a season ago, ridge regression), missing values not counted. Options that are not given have the
+    defaults of `conca.Forecaster`.
     """
+    import conca
+
+    options = given(
+        layers=layers,
+        d_model=d_model,
+        epochs=epochs,
+        max_minutes=max_minutes,
+        batch_size=batch_size,
+        lr=lr,
+        weight_decay=weight_decay,
+        dropout=dropout,
+        patience=patience,
+        seed=seed,
+        devices=devices,
+        precision=precision,
+    )
+    columns = given(time=time, series=series, covariates=covariates, categorical=categorical)
+    forecaster = conca.Forecaster(horizon, **options).fit(
+        data,
+        target=target,
+        out=out,
+        strict=strict,
+        force=force,
+        progress=not quiet,
+        **columns,
+        **given(test_fraction=test_fraction),
+    )
+    if not quiet:
+        for line in (*forecaster.notices_, f"wrote {out}"):
+            notice(line)
+    frame(forecaster.scores_)
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that the user gave."""
+    return {name: value for name, value in options.items() if value not in (None, [])}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from conca.cli.screen import notice
 from conca.types import BadInput
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def predict(
     out: Annotated[str, Option(metavar="FILE", help="CSV file to write; '-' is stdout.")] = "-",
     rolling: Annotated[bool, Option("--rolling", help="Forecast from every row, not only from the end.")] = False,
     force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
-    quiet: Annotated[bool, Option("-q", "--quiet", help="No progress.")] = False,
+    quiet: Annotated[bool, Option("-q", "--quiet", help="No notices.")] = False,
 ) -> None:
     """Forecast a table with a fitted run.
 
@@ -40,7 +41,11 @@ def predict(
 
     import conca
 
-    forecast = conca.load(run).predict(data, rolling=rolling)
+    forecaster = conca.load(run)
+    forecast = forecaster.predict(data, rolling=rolling)
+    if not quiet:
+        for line in forecaster.notices_:
+            notice(line)
     if path is None:
         forecast.to_csv(sys.stdout, index=False)
     else:

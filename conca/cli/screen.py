@@ -15,7 +15,9 @@ from rich.text import Text
 if TYPE_CHECKING:
     from typing import TextIO
 
-__all__ = ["notice", "progress_bar", "table"]
+    import pandas as pd
+
+__all__ = ["frame", "notice", "progress_bar", "table"]
 
 PIPED = 160
 """Width of what is not shown on a terminal, in characters: wide enough that no row is folded."""
@@ -34,6 +36,13 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, title: str 
     for row in rows:
         shown.add_row(*map(Text, row))
     console(sys.stdout).print(shown)
+
+
+def frame(data: pd.DataFrame) -> None:
+    """Print a data frame of numbers, with its index before them; nothing where it is empty."""
+    if len(data):
+        rows = ([str(name), *(f"{value:.4g}" for value in row)] for name, row in zip(data.index, data.to_numpy()))
+        table([str(data.index.name or ""), *data.columns], rows)
 
 
 def progress_bar(quiet: bool) -> Progress:

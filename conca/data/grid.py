@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from conca.types import BadInput, nearest
 
-__all__ = ["Grid", "find_grid"]
+__all__ = ["Grid", "find_grid", "ticks", "untick"]
 
 Integers = NDArray[np.int64]
 
@@ -105,6 +105,8 @@ class Grid:
         grid = cls(**saved)
         if grid.kind not in KINDS:
             raise BadInput(f"grid: unknown kind '{grid.kind}'; {nearest(str(grid.kind), KINDS)}")
+        if type(grid.step) is not int or type(grid.months) is not int or grid.step < 1 or grid.months < 0:
+            raise BadInput("grid: 'step' and 'months' must be whole numbers, at least 1 and 0")
         return grid
 
 

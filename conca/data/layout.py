@@ -10,13 +10,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from conca.data.columns import shown
 from conca.data.grid import DAY, Grid, find_grid, untick
 from conca.data.schema import Schema
 from conca.data.table import Origin
 from conca.data.times import read_times, restore, wall_clock
 from conca.types import BadInput
 
-__all__ = ["Layout", "lay_out"]
+__all__ = ["Layout", "lay_out", "name_of"]
 
 Integers = NDArray[np.int64]
 
@@ -97,11 +98,16 @@ class Sorted:
     def series(self, at: int) -> str:
         """The series of a sorted row, for error lines: " of series a/b", or nothing if there is only one."""
         key = self.keys[int(self.starts[: at + 1].sum()) - 1]
-        return " of series " + "/".join(map(str, key)) if key else ""
+        return " of series " + name_of(key) if key else ""
 
     def on_wall_clock(self) -> Sorted:
         """The same rows with times as the clocks of their zone show them."""
         return replace(self, when=wall_clock(self.when, self.zone), wall=True) if self.zone else self
+
+
+def name_of(key: tuple[Any, ...]) -> str:
+    """A key for error lines."""
+    return "/".join(shown(part) for part in key)
 
 
 def lay_out(table: pd.DataFrame, origin: Origin, schema: Schema, grid: Grid | None, notices: list[str]) -> Layout:

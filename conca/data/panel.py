@@ -21,16 +21,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from conca.data.columns import codes_in, numbers_in
+from conca.data.columns import codes_in, numbers_in, shown
 from conca.data.grid import Grid
-from conca.data.layout import Layout, lay_out
+from conca.data.layout import Layout, lay_out, name_of
 from conca.data.roles import assign_roles, check_columns
 from conca.data.schema import Schema
 from conca.data.table import Origin, Source, read_table
 from conca.types import BadInput
 
-__all__ = ["Grid", "Key", "Panel", "Schema", "Series", "read_panel"]
+__all__ = ["Grid", "Key", "Names", "Panel", "Schema", "Series", "read_panel"]
 
+DATES = (pd.DatetimeIndex, pd.PeriodIndex)
 Key = tuple[Any, ...]
 Names = str | Sequence[str]
 
@@ -93,7 +94,7 @@ def read_panel(
 
     source       path of a CSV or Parquet file, or a data frame (`conca.data.table.read_table`)
     target       column or columns to forecast; they are numeric
-    time         column of times; None: the order of the rows is time
+    time         column of times; None: the index of a data frame if it holds dates, else the order of the rows is time
     series       column or columns that tell series apart; none: one series with the key ()
     covariates   other columns to use; None: all
     categorical  columns among the covariates that are categories though they look like numbers
@@ -110,6 +111,8 @@ def read_panel(
         if targets or time is not None or keys or covariates is not None or categorical:
             raise BadInput("a schema says what the columns are; give either the schema or the columns, not both")
         keys = schema.series
+    elif time is None and isinstance(source, pd.DataFrame) and isinstance(source.index, DATES):
+        time = "time" if source.index.name is None else str(source.index.name)
     table, origin = read_table(source, text=keys), Origin.of(source)
     notices: list[str] = []
     if schema is None:
@@ -147,7 +150,7 @@ def read_values(table: pd.DataFrame, origin: Origin, schema: Schema, notices: li
     for c, name in enumerate(schema.categorical):
         codes[:, c], unknown = codes_in(table[name], schema.levels[c])
         if unknown:
-            some = ", ".join(f"'{level}'" for level in unknown[:3]) + (", ..." if len(unknown) > 3 else "")
+            some = ", ".join(f"'{shown(level)}'" for level in unknown[:3]) + (", ..." if len(unknown) > 3 else "")
             notices.append(f"column '{name}': {len(unknown)} unknown categories ({some}) are read as missing")
     return target, numeric, codes
 
@@ -180,7 +183,7 @@ def report_left_out(
     """Say which series are left out; raise BadInput if none remains, or if `strict`."""
     if not left_out:
         return
-    named = [f"{name_of(key)}: {reason}" for key, reason in left_out[:3]]
+    named = [f"{'series ' + name_of(key) if key else 'the series'}: {reason}" for key, reason in left_out[:3]]
     some = "; ".join(named) + ("; ..." if len(left_out) > 3 else "")
     total = len(found) + len(left_out)
     if not found:
@@ -190,8 +193,3 @@ def report_left_out(
     if strict:
         raise BadInput(f"{origin.name}: {line}; lengthen or remove them, or do without strict")
     notices.append(line)
-
-
-def name_of(key: Key) -> str:
-    """A series for an error line."""
-    return "series " + "/".join(str(part) for part in key) if key else "the series"

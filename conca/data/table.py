@@ -74,7 +74,7 @@ def read_table(source: Source, *, text: Sequence[str] = ()) -> pd.DataFrame:
     """
     if isinstance(source, pd.DataFrame):
         table = with_index(source)
-        refuse_twins(list(table.columns), "table")
+        check_names(list(table.columns), "table")
     else:
         path = Path(source)
         check_file(path)
@@ -96,10 +96,12 @@ def check_file(path: Path) -> None:
         raise BadInput(f"{path}: the file is empty; it needs a header and at least one row")
 
 
-def refuse_twins(names: list[str], where: str) -> None:
-    """Raise BadInput if a column name stands twice."""
+def check_names(names: list[str], where: str) -> None:
+    """Raise BadInput if a column has no name or one with a line break, or if a name stands twice."""
     seen: set[str] = set()
-    for name in names:
+    for place, name in enumerate(names, start=1):
+        if not name.strip() or len(name.splitlines()) > 1:
+            raise BadInput(f"{where}: column {place} has no name, or one of several lines; name it in one line")
         if name in seen:
             raise BadInput(f"{where}: two columns are named '{name}'; rename one of them")
         seen.add(name)
@@ -140,7 +142,7 @@ def read_parquet(path: Path) -> pd.DataFrame:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise BadInput(f"{path}: not a readable Parquet file ({first_line(error)}); write it again") from None
     table = with_index(table)
-    refuse_twins(list(table.columns), str(path))
+    check_names(list(table.columns), str(path))
     return table
 
 
@@ -190,10 +192,7 @@ def read_header(path: Path) -> tuple[list[str], str]:
         delimiter = max(",;\t", key=line.count)
         lines.seek(0)
         names = [name.strip() for name in next(csv.reader(lines, delimiter=delimiter, skipinitialspace=True))]
-    for place, name in enumerate(names, start=1):
-        if not name:
-            raise BadInput(f"{path}, row 1: column {place} has no name; name every column")
-    refuse_twins(names, f"{path}, row 1")
+    check_names(names, f"{path}, row 1")
     return names, delimiter
 
 

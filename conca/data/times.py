@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from conca.data.columns import numbers_in, text_of
+from conca.data.columns import numbers_in, shown, text_of
 from conca.data.grid import Grid
 from conca.data.table import Origin
 from conca.types import BadInput
@@ -98,21 +98,25 @@ def read_dates(text: pd.Series[str], origin: Origin) -> Times:
     if not whole:
         best = min(found, key=lambda dates: int(dates.isna().sum()))
         at = int(best.isna().to_numpy().argmax())
-        raise BadInput(f"{origin.cell(at, name)}: '{text.iloc[at]}' is not a time; write it as 2010-01-31 23:00")
+        raise BadInput(f"{origin.cell(at, name)}: '{shown(text.iloc[at])}' is not a time; write it as 2010-01-31 23:00")
     if any(not dates.equals(whole[0]) for dates in whole[1:]):
         raise BadInput(
-            f"{origin.cell(0, name)}: '{text.iloc[0]}' can be day first or month first; write it as 2010-01-31 23:00"
+            f"{origin.cell(0, name)}: '{shown(text.iloc[0])}' can be day first or month first; write it as 2010-01-31 23:00"
         )
     return Times(nanoseconds(whole[0], origin), "datetime", zone)
 
 
 def candidates(text: pd.Series[str], aware: bool) -> list[pd.Series[Any]]:
-    """The readings of a text column as dates: ISO 8601, else the formats guessed from its first and middle rows."""
+    """The readings of a text column as dates: ISO 8601, else the formats guessed from its first and middle rows.
+
+    Words such as "now" and "today", which pandas would read, are none.
+    """
+    text = text.where(text.str.contains(r"\d"))
     iso = pd.to_datetime(text, format="ISO8601", errors="coerce", utc=aware)
     if iso.notna().all():
         return [iso]
     formats: list[str] = []
-    for example, day_first in product((text.iloc[0], text.iloc[len(text) // 2]), (False, True)):
+    for example, day_first in product(text.iloc[[0, len(text) // 2]].dropna(), (False, True)):
         bare, half = HALF_DAY.subn("", example)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # pandas doubts the order that is only tried

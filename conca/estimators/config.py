@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 from conca.types import BadInput, nearest
@@ -52,7 +53,9 @@ class ForecastConfig:
         object.__setattr__(self, "quantiles", tuple(map(float, self.quantiles)))
         object.__setattr__(self, "devices", str(self.devices))
         for name in ("horizon", "d_model", "members", "epochs", "batch_size", "patience"):
-            self.check(name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "a whole number from 1 on")
+            self.check(
+                name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "a whole number from 1 on"
+            )
         self.check("length", isinstance(self.length, int) and self.length >= 2, "a whole number from 2 on")
         self.check("seed", isinstance(self.seed, int) and self.seed >= 0, "a whole number from 0 on")
         self.check("lr", 0 < self.lr < math.inf, "a positive number")
@@ -60,7 +63,7 @@ class ForecastConfig:
         self.check("dropout", 0 <= self.dropout < 1, "at least 0 and less than 1")
         self.check("max_minutes", self.max_minutes is None or 0 < self.max_minutes < math.inf, "a positive number")
         q = self.quantiles
-        fine = bool(q) and all(0 < level < 1 for level in q) and all(a < b for a, b in zip(q, q[1:]))
+        fine = bool(q) and all(0 < level < 1 for level in q) and all(a < b for a, b in pairwise(q))
         self.check("quantiles", fine, "increasing numbers between 0 and 1")
 
     def check(self, name: str, fine: bool, needed: str) -> None:

@@ -49,7 +49,7 @@ def score_table(
     unit = np.concatenate([np.broadcast_to(e, (len(c), 1, len(e))) for e, c in zip(errors, rows)])
     middle = min(range(len(levels)), key=lambda i: abs(levels[i] - 0.5))
     own = np.concatenate(list(quantiles))
-    table = {"conca": scores(y, own, levels, unit, own[..., middle])}
+    table = {"model": scores(y, own, levels, unit, own[..., middle])}
     histories = [
         History(s.target, np.concatenate([s.numeric, schema.one_hot(s.categorical)], axis=1), split.validation)
         for s, split in zip(series, splits)

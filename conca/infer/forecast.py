@@ -42,7 +42,7 @@ def read_out(network: ForecastNetwork, rows: Tensor, one: Encoded, cutoffs: NDAr
     """Hidden rows (members, n, D) of the cutoffs become quantiles (n, H, K, Q) in the unit of the targets."""
     anchor = torch.from_numpy(one.anchor[cutoffs])
     with torch.inference_mode():
-        parts = [network(h, a) for h, a in zip(rows.split(CHUNK, 1), anchor.split(CHUNK))]
+        parts = [network(h, a) for h, a in zip(torch.split(rows, CHUNK, 1), torch.split(anchor, CHUNK))]
     config = network.config
     empty = (0, config.horizon, len(config.bends), len(config.levels))
     scaled = torch.cat(parts).double().numpy() if len(cutoffs) else np.empty(empty)

@@ -58,10 +58,10 @@ def inlined(function: Function) -> Any:
     return njit(nogil=True, fastmath=FASTMATH, error_model="numpy")(function)
 
 
-def key() -> str:
+def key(sources: Path = Path(__file__).parent) -> str:
     """What a cached kernel depends on: the sources of this room, versions, and switches of the compiler."""
     digest = sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    for source in sorted(sources.glob("*.py")):
         digest.update(source.name.encode() + source.read_bytes())
     switches = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_")}
     switches.pop("NUMBA_CACHE_DIR", None)
@@ -81,7 +81,7 @@ def folder() -> Path | None:
                 pass
             if _ours(path):
                 return path
-        except (OSError, RuntimeError):
+        except OSError:
             continue
     return None
 
@@ -90,8 +90,10 @@ def _parents() -> Iterator[Path]:
     if os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(os.environ["NUMBA_CACHE_DIR"])
     yield Path(__file__).parent / "__pycache__"
-    yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    yield Path(tempfile.gettempdir())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    if cache.is_absolute():  # a user without a home has none
+        yield cache
+    yield Path(tempfile.gettempdir()) / (f"conca-{os.getuid()}" if hasattr(os, "getuid") else "conca")
 
 
 def _ours(path: Path) -> bool:

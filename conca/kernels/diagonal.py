@@ -59,6 +59,74 @@ def clear(x: Any, start: int, stride: int, size: int, lanes: int) -> None:
             x[start + s * stride + i] = 0
 
 
+@inlined
+def six(p: Any, k: int, M: int, lanes: int) -> Any:
+    """Real and imaginary parts of a, b and c of one mode."""
+    ar, ai = load_first(p, k, lanes), load_first(p, k + M, lanes)
+    br, bi = load_first(p, k + 2 * M, lanes), load_first(p, k + 3 * M, lanes)
+    return ar, ai, br, bi, load_first(p, k + 4 * M, lanes), load_first(p, k + 5 * M, lanes)
+
+
+@inlined
+def begin(h: Any, i: int, saved: Any, j: int, M: int, lanes: int) -> Any:
+    """The state of one mode, kept in `saved` too where j is not negative."""
+    hr, hi = load_first(h, i, lanes), load_first(h, i + M, lanes)
+    if j >= 0:
+        store_first(saved, j, hr, lanes)
+        store_first(saved, j + M, hi, lanes)
+    return hr, hi
+
+
+@inlined
+def advance(ar: Any, ai: Any, br: Any, bi: Any, hr: Any, hi: Any, v: Any) -> Any:
+    """a h + b v."""
+    return fma(ar, hr, fnma(ai, hi, mul(br, v))), fma(ar, hi, fma(ai, hr, mul(bi, v)))
+
+
+@inlined
+def one_mode(
+    x: Any, out: Any, cuts: Any, pieces: int, p: Any, h: Any, i: int, saved: Any, j: int, n: int, M: int, lanes: int
+) -> None:
+    """One mode in one chunk: inputs x, outputs added to `out`, the state in h renewed."""
+    W, zero = width(x), splat(x.dtype.type(0))
+    ar, ai, br, bi, cr, ci = six(p, n, M, lanes)
+    hr, hi = begin(h, i + n, saved, j + n if j >= 0 else j, M, lanes)
+    for piece in range(pieces):
+        if piece > 0:
+            hr, hi = zero, zero
+        for s in range(cuts[piece] * W, cuts[piece + 1] * W, W):
+            hr, hi = advance(ar, ai, br, bi, hr, hi, load(x, s))
+            store(out, s, fma(cr, hr, fnma(ci, hi, load(out, s))))
+    store_first(h, i + n, hr, lanes)
+    store_first(h, i + n + M, hi, lanes)
+
+
+@inlined
+def two_modes(
+    x: Any, out: Any, cuts: Any, pieces: int, p: Any, h: Any, i: int, saved: Any, j: int, n: int, D: int, M: int,
+    lanes: int,
+) -> None:  # fmt: skip
+    """Two modes at once: neither waits for the other, and the outputs are touched once for both."""
+    W, zero, m = width(x), splat(x.dtype.type(0)), n + D
+    ar, ai, br, bi, cr, ci = six(p, n, M, lanes)
+    dr, di, er, ei, fr, fi = six(p, m, M, lanes)
+    hr, hi = begin(h, i + n, saved, j + n if j >= 0 else j, M, lanes)
+    gr, gi = begin(h, i + m, saved, j + m if j >= 0 else j, M, lanes)
+    for piece in range(pieces):
+        if piece > 0:
+            hr, hi, gr, gi = zero, zero, zero, zero
+        for s in range(cuts[piece] * W, cuts[piece + 1] * W, W):
+            v = load(x, s)
+            hr, hi = advance(ar, ai, br, bi, hr, hi, v)
+            gr, gi = advance(dr, di, er, ei, gr, gi, v)
+            y = fma(cr, hr, fnma(ci, hi, load(out, s)))
+            store(out, s, fma(fr, gr, fnma(fi, gi, y)))
+    store_first(h, i + n, hr, lanes)
+    store_first(h, i + n + M, hi, lanes)
+    store_first(h, i + m, gr, lanes)
+    store_first(h, i + m + M, gi, lanes)
+
+
 @compiled
 def forward_tasks(
     u: Any, ur: int, ut: int, p: Any, h: Any, y: Any, saved: Any, lengths: Any, starts: Any, T: int, D: int, N: int,
@@ -69,7 +137,7 @@ def forward_tasks(
     W, M = width(y), N * D
     blocks, chunks = -(-D // W), -(-T // CHUNK)
     x, out = np.empty(CHUNK * LANES, y.dtype), np.empty(CHUNK * LANES, y.dtype)
-    cuts, zero = np.empty(CHUNK + 2, np.int64), splat(y.dtype.type(0))
+    cuts = np.empty(CHUNK + 2, np.int64)
     for task in range(first, end):
         r, e = task // blocks, task % blocks * W
         lanes, length = min(W, D - e), lengths[r]
@@ -78,26 +146,12 @@ def forward_tasks(
             fetch(u, r * ur + t0 * ut + e, ut, size, lanes, x)
             out[:] = 0
             pieces = cut(starts, r, t0, size, cuts)
-            for n in range(N):
-                k, i, j = n * D + e, 2 * r * M + n * D + e, 2 * (r * chunks + t0 // CHUNK) * M + n * D + e
-                hr, hi = load_first(h, i, lanes), load_first(h, i + M, lanes)
-                if saved.size > 0:
-                    store_first(saved, j, hr, lanes)
-                    store_first(saved, j + M, hi, lanes)
-                ar, ai = load_first(p, k, lanes), load_first(p, k + M, lanes)
-                br, bi = load_first(p, k + 2 * M, lanes), load_first(p, k + 3 * M, lanes)
-                cr, ci = load_first(p, k + 4 * M, lanes), load_first(p, k + 5 * M, lanes)
-                for piece in range(pieces):
-                    if piece > 0:
-                        hr, hi = zero, zero
-                    for s in range(cuts[piece] * W, cuts[piece + 1] * W, W):
-                        v = load(x, s)
-                        re = fma(ar, hr, fnma(ai, hi, mul(br, v)))
-                        hi = fma(ar, hi, fma(ai, hr, mul(bi, v)))
-                        hr = re
-                        store(out, s, fma(cr, hr, fnma(ci, hi, load(out, s))))
-                store_first(h, i, hr, lanes)
-                store_first(h, i + M, hi, lanes)
+            n, j = e, 2 * (r * chunks + t0 // CHUNK) * M if saved.size > 0 else -1
+            while n + D < M:
+                two_modes(x, out, cuts, pieces, p, h, 2 * r * M, saved, j, n, D, M, lanes)
+                n += 2 * D
+            if n < M:
+                one_mode(x, out, cuts, pieces, p, h, 2 * r * M, saved, j, n, M, lanes)
             for s in range(size):
                 store_first(y, (r * T + t0 + s) * D + e, load(out, s * W), lanes)
         clear(y, (r * T + length) * D + e, D, T - length, lanes)
@@ -110,16 +164,14 @@ def accumulate(x: Any, i: int, value: Any, lanes: int) -> None:
 
 
 @inlined
-def one_mode(
+def one_mode_back(
     x: Any, into: Any, out: Any, re: Any, im: Any, cuts: Any, pieces: int, p: Any, k: int, saved: Any, j: int,
     dh: Any, i: int, dp: Any, m: int, M: int, lanes: int,
 ) -> None:  # fmt: skip
     """One mode in one chunk: states forward in time into re, im (before each step), then the gradient back through them."""
     W, zero = width(x), splat(x.dtype.type(0))
     hr, hi = load_first(saved, j, lanes), load_first(saved, j + M, lanes)
-    ar, ai = load_first(p, k, lanes), load_first(p, k + M, lanes)
-    br, bi = load_first(p, k + 2 * M, lanes), load_first(p, k + 3 * M, lanes)
-    cr, ci = load_first(p, k + 4 * M, lanes), load_first(p, k + 5 * M, lanes)
+    ar, ai, br, bi, cr, ci = six(p, k, M, lanes)
     dar, dai, dbr, dbi, dcr, dci = zero, zero, zero, zero, zero, zero
     for piece in range(pieces):
         if piece > 0:
@@ -128,9 +180,7 @@ def one_mode(
             store(re, s, hr)
             store(im, s, hi)
             v, g = load(x, s), load(into, s)
-            new = fma(ar, hr, fnma(ai, hi, mul(br, v)))
-            hi = fma(ar, hi, fma(ai, hr, mul(bi, v)))
-            hr = new
+            hr, hi = advance(ar, ai, br, bi, hr, hi, v)
             dcr, dci = fma(g, hr, dcr), fnma(g, hi, dci)
     tr, ti = load_first(dh, i, lanes), load_first(dh, i + M, lanes)
     for piece in range(pieces - 1, -1, -1):
@@ -182,7 +232,7 @@ def backward_tasks(
             out[:] = 0
             pieces = cut(starts, r, t0, size, cuts)
             for n in range(N):
-                one_mode(
+                one_mode_back(
                     x, into, out, re, im, cuts, pieces, p, n * D + e, saved, 2 * (r * chunks + chunk) * M + n * D + e,
                     dh, 2 * r * M + n * D + e, dp, 6 * r * M + n * D + e, M, lanes,
                 )  # fmt: skip

@@ -170,18 +170,19 @@ class Ridge(Baseline):
         self.weights: Floats | None = None
 
     def windows(self, history: History) -> Floats:
-        """A view (T, K + F, rows) of the rows up to each row; before the series begins, its mean (0)."""
+        """A view (T, rows * (K + F)) of the rows up to each row; before the series begins, its mean (0)."""
         values = np.concatenate([filled(v, history.train) for v in (history.target, history.covariates)], axis=1)
         padded = np.concatenate([np.zeros((self.rows - 1, values.shape[1])), values])
-        return sliding_window_view(padded, self.rows, axis=0)
+        return sliding_window_view(padded.reshape(-1), self.rows * values.shape[1])[:: values.shape[1]]
 
     def inputs(self, windows: Floats, cutoffs: Integers) -> Floats:
-        """What is regressed on: (n, 1 + (K + F) * rows), the first column constant."""
-        last = windows[cutoffs].reshape(len(cutoffs), windows.shape[1] * self.rows)
-        return np.concatenate([np.ones((len(cutoffs), 1)), last], axis=1)
+        """What is regressed on: (n, 1 + rows * (K + F)), the first column constant."""
+        x = np.ones((len(cutoffs), 1 + windows.shape[1]))
+        x[:, 1:] = windows[cutoffs]
+        return x
 
     def fit(self, histories: Sequence[History]) -> Self:
-        """Solve for the weights (1 + (K + F) * rows, H, K), then take the quantiles of the errors. Returns itself."""
+        """Solve for the weights (1 + rows * (K + F), H, K), then take the quantiles of the errors. Returns itself."""
         cutoffs = self.cutoffs(histories)
         wide = 1 + self.rows * (histories[0].target.shape[1] + histories[0].covariates.shape[1])
         stride = max(1, -(-sum(map(len, cutoffs)) * wide // MOST_NUMBERS))
@@ -189,8 +190,10 @@ class Ridge(Baseline):
         x = np.concatenate([self.inputs(self.windows(h), rows) for h, rows in zip(histories, chosen)])
         y = np.concatenate([self.truth(h, rows) for h, rows in zip(histories, chosen)])
         flat = y.reshape(len(y), y.shape[1] * y.shape[2])
-        self.weights = self.solve(x, flat).reshape(wide, *y.shape[1:])
-        return super().fit(histories)
+        weights = self.solve(x, flat)
+        self.weights = weights.reshape(wide, *y.shape[1:])
+        self.spread = quantiles_of((flat - x @ weights).reshape(y.shape), self.levels)
+        return self
 
     def solve(self, x: Floats, flat: Floats) -> Floats:
         """Weights (D, H * K) from inputs x (n, D) to targets (n, H * K), NaN where missing."""

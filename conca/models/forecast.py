@@ -65,7 +65,8 @@ class NetworkConfig:
             if key not in known:
                 raise BadInput(f"network: unknown key '{key}'; {nearest(key, known)}")
         try:
-            return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in saved.items()})
+            values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()}
+            return cls(**values)
         except TypeError:
             lost = [name for name in known[:9] if name not in saved]
             raise BadInput(f"network: the key '{lost[0]}' is missing") from None
@@ -154,7 +155,7 @@ class ForecastNetwork(nn.Module):
         """Normalised quantiles of every member: h (members, ..., D), anchor (..., K) give (members, ..., H, K, Q)."""
         targets, levels = len(self.config.bends), len(self.config.levels)
         raw = torch.stack([cast(Tower, tower).head(own) for tower, own in zip(self.towers, h)])
-        raw = raw.unflatten(-1, (self.config.horizon, targets, levels))
+        raw = raw.reshape(*raw.shape[:-1], self.config.horizon, targets, levels)
         middle = self.middle
         below = -F.softplus(raw[..., :middle]).flip(-1).cumsum(-1).flip(-1)
         above = F.softplus(raw[..., middle + 1 :]).cumsum(-1)
@@ -170,7 +171,10 @@ class ForecastNetwork(nn.Module):
     def shape(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Bend, mean and scale of the targets, each (K, 1)."""
         config = self.config
-        bend, mean, scale = (torch.tensor(v, dtype=like.dtype, device=like.device)[:, None] for v in (config.bends, config.means, config.scales))
+        bend, mean, scale = (
+            torch.tensor(v, dtype=like.dtype, device=like.device)[:, None]
+            for v in (config.bends, config.means, config.scales)
+        )
         return bend, mean, scale
 
     def straighten(self, q: Tensor) -> Tensor:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint, WeightAveraging
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from conca.models.forecast import ForecastNetwork
 from conca.train.learner import ForecastLearner, Recipe
-from conca.train.pieces import Batch, Pieces, Steps
+from conca.train.pieces import Batch, Pieces, Steps, Windows
 from conca.train.progress import Bar
 from conca.train.quiet import quiet
 from conca.types import BadInput
@@ -52,7 +52,9 @@ def train_forecast(
     """
     steps = Steps(recipe.steps)
     loader = DataLoader(pieces, batch_size=None, sampler=steps)
-    checks = DataLoader(list(validation), batch_size=None) if validation else None  # type: ignore[arg-type]
+    checks: DataLoader[Batch] | None = None
+    if validation:
+        checks = DataLoader(Windows(validation), batch_size=None)
     with quiet(), seeded(recipe.seed):
         best = ModelCheckpoint(
             dirpath=folder / "checkpoints",
@@ -94,7 +96,7 @@ def train_forecast(
 
 def callbacks(recipe: Recipe, best: ModelCheckpoint, stops: bool, progress: bool) -> list[Callback]:
     """What happens beside the steps."""
-    found: list[Callback] = [WeightAveraging(avg_fn=average), best, LearningRateMonitor(logging_interval="epoch")]
+    found: list[Callback] = [WeightAveraging(avg_fn=average), best]
     if stops:
         found.append(EarlyStopping("val/loss", patience=recipe.patience, check_finite=True))
     if progress:

@@ -36,4 +36,7 @@ def param_groups(module: nn.Module, *, lr: float, weight_decay: float = 0.0) -> 
         role = roles.get(id(parameter), Role(decay=parameter.dim() > 1 and id(parameter) not in spared))
         rate = lr if role.rate is None else lr * role.rate
         groups.setdefault((rate, weight_decay if role.decay else 0.0), []).append(parameter)
-    return [{"params": found, "lr": rate, "weight_decay": decay} for (rate, decay), found in sorted(groups.items(), key=lambda g: g[0])]
+    return [
+        {"params": found, "lr": rate, "weight_decay": decay}
+        for (rate, decay), found in sorted(groups.items(), key=lambda g: g[0])
+    ]

@@ -48,6 +48,8 @@ class ForecastLearner(LightningModule):
     Logs train/loss for every epoch; val/loss (pinball) and val/mae (of the middle quantile, in the unit of the targets).
     """
 
+    levels: Tensor
+
     def __init__(self, network: ForecastNetwork, recipe: Recipe) -> None:
         super().__init__()
         self.network, self.recipe = network, recipe
@@ -69,6 +71,8 @@ class ForecastLearner(LightningModule):
         quantiles = network.straighten(network.members(h, batch.anchor))
         total, count = pinball(batch.future.expand(len(h), *batch.future.shape), quantiles, self.levels)
         loss = total / count.clamp(min=1)
+        rate = max(group["lr"] for group in self.trainer.optimizers[0].param_groups)
+        self.log("lr", rate, on_step=False, on_epoch=True, batch_size=1)
         self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.inputs))
         return loss
 

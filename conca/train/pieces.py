@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, Sampler
 
 from conca.data.encoding import Encoded
 
-__all__ = ["Batch", "Pieces", "Steps", "windows"]
+__all__ = ["Batch", "Pieces", "Steps", "Windows", "windows"]
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,9 @@ class Pieces(Dataset[Batch]):
 
     def cut(self, parts: Sequence[Window]) -> Batch:
         """The batch of pieces, with the targets beyond their ends."""
-        reach = [Window(p.series, p.begin, p.begin, min(p.end + self.horizon, int(self.train[p.series]))) for p in parts]
+        reach = [
+            Window(p.series, p.begin, p.begin, min(p.end + self.horizon, int(self.train[p.series]))) for p in parts
+        ]
         wide = gather(self.encoded, reach, self.horizon)
         rows = max(p.end - p.begin for p in parts)
         lengths = [p.end - p.begin for p in parts]
@@ -138,6 +140,20 @@ class Pieces(Dataset[Batch]):
             elapsed=None if wide.elapsed is None else wide.elapsed[:, :rows],
             unit=wide.unit,
         )
+
+
+class Windows(Dataset[Batch]):
+    """Batches that are there already."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, place: int) -> Batch:
+        """One of them."""
+        return self.batches[place]
 
 
 class Steps(Sampler[int]):

@@ -26,7 +26,13 @@ class Bar(ProgressBar):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the bar."""
-        columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
         self.bar = Progress(*columns, console=Console(file=sys.stderr), refresh_per_second=4)
         steps = int(trainer.num_training_batches) * (trainer.max_epochs or 1)
         self.task = self.bar.add_task(self.words(trainer), total=steps, completed=trainer.global_step)

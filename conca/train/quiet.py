@@ -9,7 +9,11 @@ from contextlib import contextmanager
 
 __all__ = ["quiet"]
 
-LOGGERS = ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda", "lightning.fabric.utilities.seed")
+LOGGERS = (
+    "lightning.pytorch.utilities.rank_zero",
+    "lightning.pytorch.accelerators.cuda",
+    "lightning.fabric.utilities.seed",
+)
 LINES = (
     ".*does not have many workers.*",
     ".*The number of training batches.*",

@@ -11,7 +11,7 @@ import torch
 
 from conca.cli.main import main
 
-SMALL = ["--layers", "s4d", "--d-model", "8", "--epochs", "1", "--batch-size", "32"]
+SMALL = ["--layers", "s4d", "--d-model", "8", "--epochs", "1", "--batch-size", "4"]
 Say = Callable[..., tuple[int, str, str]]
 
 

@@ -200,7 +200,7 @@ def test_duplicate_times_name_series_time_and_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "cell", ["someday", "2020-13-01", "2020-02-30", "2020-01-01 25:00", "12", "2020-01-02 10:00 am pm"]
+    "cell", ["someday", "now", "today", "2020-13-01", "2020-02-30", "2020-01-01 25:00", "12", "2020-01-02 10:00 am pm"]
 )
 def test_a_time_that_cannot_be_read(tmp_path, cell):
     path = write(tmp_path, GOOD.replace("2020-01-02", cell))
@@ -313,6 +313,8 @@ def test_a_new_table_that_does_not_fit_the_schema():
         ({"target": ["y"], "categorical": ["k"]}, "'levels'"),
         ({"target": ["y"], "grid": {"kind": "datetime", "stepp": 1}}, "did you mean 'step'?"),
         ({"target": ["y"], "grid": {"kind": "date"}}, "did you mean 'datetime'?"),
+        ({"target": ["y"], "grid": {"step": 0}}, "whole numbers"),
+        ({"target": ["y"], "grid": {"step": "1 h"}}, "whole numbers"),
     ],
 )
 def test_a_saved_schema_that_is_foreign(saved, words):

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conca.data.panel import Schema, read_panel
 from conca.data.times import restore
+from conca.types import BadInput
 
 
 def table_of(n: int = 6, **more) -> pd.DataFrame:
@@ -226,6 +227,49 @@ def test_rows_arrive_where_they_belong_whatever_their_order(data):
         assert np.isnan(series.target[~series.given]).all()
 
 
+CELLS = [
+    "1",
+    "2.5",
+    "",
+    "NA",
+    "a",
+    "?",
+    "2020-01-01",
+    "2020-01-03 00:00",
+    "1e999",
+    '"x,1"',
+    "é",
+    "5",
+    "True",
+    "now",
+    " ",
+    "9" * 20,
+]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(*[st.sampled_from(CELLS)] * 4), max_size=6),
+    st.sampled_from([{}, {"time": "t"}, {"series": "s"}, {"time": "t", "series": "s"}, {"categorical": ["k"]}]),
+    st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=2),
+)
+def test_any_file_is_read_or_refused_in_one_line(tmp_path, rows, roles, damage):
+    content = bytearray("\n".join(map(",".join, [("t", "y", "s", "k"), *rows])).encode())
+    for place, byte in damage:
+        content[place % len(content)] = byte
+    path = tmp_path / "t.csv"
+    path.write_bytes(bytes(content))
+    try:
+        panel = read_panel(path, target="y", **roles)
+    except BadInput as refused:
+        assert len(str(refused).splitlines()) == 1
+        return
+    again = read_panel(path, schema=panel.schema)
+    for one, other in zip(panel.series, again.series, strict=True):
+        np.testing.assert_array_equal(one.target, other.target)
+        assert not np.isinf(one.target).any()
+
+
 def test_large_tables_are_read_in_a_few_seconds():
     n, length = 1000, 1000
     table = pd.DataFrame(
@@ -236,9 +280,9 @@ def test_large_tables_are_read_in_a_few_seconds():
             "k": np.tile(np.array(["a", "b"], dtype=object), n * length // 2),
         }
     )
-    start = time.perf_counter()
+    start = time.process_time()
     panel = read_panel(table, target="y", time="t", series="s")
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 10
     assert len(panel) == n
     assert panel.series[-1].target[-1, 0] == n * length - 1
 

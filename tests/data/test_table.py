@@ -74,6 +74,10 @@ def test_an_index_that_says_something_becomes_columns():
     assert list(read_table(frame.set_index(pd.Index([5, 7])))) == ["y"]
     both = pd.MultiIndex.from_tuples([("a", 1), ("a", 2)], names=["s", "t"])
     assert list(read_table(frame.set_index(both))) == ["s", "t", "y"]
+    for index in (days, days.rename("when"), pd.period_range("2020-01-01", periods=2, freq="D")):
+        panel = read_panel(frame.set_index(index), target="y")
+        assert panel.series[0].times[0] == np.datetime64("2020-01-01")
+        assert len(read_panel(frame.set_index(index), schema=panel.schema)) == 1
     panel = read_panel(frame.set_index(both), target="y", time="t", series="s")
     assert panel.series[0].key == ("a",)
 

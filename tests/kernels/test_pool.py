@@ -61,7 +61,7 @@ def test_several_callers_at_once():
 
     def work():
         torch.set_num_threads(2)
-        for _ in range(20):
+        for _ in range(5):
             leaf = x.clone().requires_grad_()
             states = scan(a, leaf, h)
             states.sum().backward()
@@ -88,7 +88,7 @@ def test_a_child_of_a_fork_answers(threads):
     child = os.fork()
     if child == 0:
         torch.set_num_threads(threads)
-        fine = pool._pool is None and torch.equal(scan(a, x, h), want)
+        fine = pool._pool is None and (scan(a, x, h).numpy() == want.numpy()).all()  # PyTorch's own pool may hang here
         os._exit(0 if fine else 1)
     reaped = threading.Event()
     code = []

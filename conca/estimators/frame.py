@@ -1,0 +1,114 @@
+"""Forecasts in long form, as users read them, and the ends that fitted series go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from conca.data.grid import ticks, untick
+from conca.data.panel import Key, Schema, Series
+from conca.data.times import restore
+from conca.types import BadInput
+
+__all__ = ["Ends", "long_frame"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The last row of each fitted series, and the forecast from it.
+
+    keys, times  of the series; times as integers
+    kind         of the grid
+    quantiles    (number of series, H, K, Q)
+    """
+
+    keys: tuple[Key, ...]
+    times: tuple[int, ...]
+    kind: str
+    quantiles: Floats
+
+    @classmethod
+    def of(cls, series: Sequence[Series], quantiles: Sequence[Floats]) -> Ends:
+        """The ends of series with the forecast (H, K, Q) from each."""
+        times = tuple(int(ticks(s.times[-1:])[0]) for s in series)
+        kind = "datetime" if series[0].times.dtype.kind == "M" else "integer"
+        return cls(tuple(s.key for s in series), times, kind, np.stack(quantiles))
+
+    def series(self, targets: Sequence[str]) -> list[Series]:
+        """Series of one row, their last."""
+        nothing = np.full((1, len(targets)), np.nan)
+        empty, codes, given = np.empty((1, 0)), np.empty((1, 0), np.int64), np.ones(1, bool)
+        return [
+            Series(key, untick(np.array([time], np.int64), self.kind), nothing, empty, codes, given)
+            for key, time in zip(self.keys, self.times)
+        ]
+
+    def cutoffs(self) -> list[Integers]:
+        """The only row of each."""
+        return [np.zeros(1, np.int64) for _ in self.keys]
+
+    def parts(self) -> list[Floats]:
+        """The forecasts, (1, H, K, Q) each."""
+        return [q[None] for q in self.quantiles]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All but the quantiles, ready for JSON."""
+        keys = [[part.item() if isinstance(part, np.generic) else part for part in key] for key in self.keys]
+        return {
+            "keys": [[p if isinstance(p, (int, float)) else str(p) for p in key] for key in keys],
+            "times": self.times,
+            "kind": self.kind,
+        }
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any], quantiles: Floats) -> Ends:
+        """The inverse of `as_dict`. Raises BadInput if the parts do not fit."""
+        try:
+            keys, times = tuple(tuple(key) for key in saved["keys"]), tuple(int(time) for time in saved["times"])
+            kind = str(saved["kind"])
+        except (KeyError, TypeError, ValueError):
+            raise BadInput("latest: 'keys', 'times' and 'kind' are needed; the run is damaged") from None
+        if not len(keys) == len(times) == len(quantiles) or quantiles.ndim != 4:
+            raise BadInput("latest: the ends of the series and their forecasts do not fit; the run is damaged")
+        return cls(keys, times, kind, quantiles)
+
+
+def long_frame(
+    schema: Schema,
+    series: Sequence[Series],
+    cutoffs: Sequence[Integers],
+    quantiles: Sequence[Floats],
+    levels: Sequence[float],
+) -> pd.DataFrame:
+    """One row for each series, cutoff (n,), step and target; quantiles (n, H, K, Q)."""
+    parts = [one_series(schema, s, c, q, levels) for s, c, q in zip(series, cutoffs, quantiles)]
+    return pd.concat(parts, ignore_index=True)
+
+
+def one_series(
+    schema: Schema, series: Series, cutoffs: Integers, quantiles: Floats, levels: Sequence[float]
+) -> pd.DataFrame:
+    """The forecasts of one series."""
+    count, horizon, targets, _ = quantiles.shape
+    times = np.concatenate([series.times, schema.grid.future(series.times[-1], horizon)])
+    y = np.concatenate([series.target, np.full((horizon, targets), np.nan)])
+    ahead = (cutoffs[:, None] + np.arange(1, horizon + 1)).reshape(-1)
+    each = horizon * targets
+    columns: dict[str, Any] = {name: [part] * (count * each) for name, part in zip(schema.series, series.key)}
+    if schema.time is not None:
+        columns[schema.time] = restore(times[ahead], schema.grid).repeat(targets)
+    columns["cutoff"] = restore(series.times[cutoffs], schema.grid).repeat(each)
+    columns["step"] = np.tile(np.repeat(np.arange(1, horizon + 1), targets), count)
+    columns["target_name"] = np.tile(np.array(schema.target, dtype=object), count * horizon)
+    for place, level in enumerate(levels):
+        columns[f"q{level:g}"] = quantiles[..., place].reshape(-1)
+    columns["y"] = y[ahead].reshape(-1)
+    return pd.DataFrame(columns)

@@ -1,0 +1,113 @@
+"""Where compiled kernels are kept, when they are compiled anew, and that the library does without."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from conca.kernels import compiled
+from conca.ops import bodies
+from conca.ops.diagonal import diagonal_ssm, diagonal_ssm_recurrence
+from conca.ops.scan import scan, scan_recurrence
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_key_depends_on_the_sources_and_on_the_switches(tmp_path, monkeypatch):
+    (tmp_path / "a.py").write_text("x = 1")
+    first = compiled.key(tmp_path)
+    assert first == compiled.key(tmp_path)
+    monkeypatch.setenv("NUMBA_BOUNDSCHECK", "7")
+    assert compiled.key(tmp_path) != first
+    monkeypatch.undo()
+    (tmp_path / "a.py").write_text("x = 2")
+    assert compiled.key(tmp_path) != first
+
+
+def test_folders_are_tried_in_turn(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    places = [blocked, blocked / "below", tmp_path / "new" / "er"]
+    monkeypatch.setattr(compiled, "_parents", lambda: iter(places))
+    chosen = compiled.folder()
+    assert chosen == tmp_path / "new" / "er" / f"conca-{compiled.key()}"
+    assert chosen.is_dir()
+    monkeypatch.setattr(compiled, "_parents", lambda: iter(places[:2]))
+    assert compiled.folder() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="this system has no owners of folders")
+def test_a_folder_that_others_can_write_is_not_trusted(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiled, "_parents", lambda: iter([tmp_path]))
+    chosen = compiled.folder()
+    chosen.chmod(0o777)
+    assert compiled.folder() is None
+    chosen.chmod(0o700)
+    assert compiled.folder() == chosen
+
+
+def test_the_order_of_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "first"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "third"))
+    places = list(compiled._parents())
+    assert places[0] == tmp_path / "first"
+    assert places[1] == ROOT / "conca" / "kernels" / "__pycache__"
+    assert places[2] == tmp_path / "third"
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert len(list(compiled._parents())) == 2
+
+
+USE = """
+import torch
+from conca.kernels import scan
+x = torch.ones(1, 3, 2)
+assert scan.forward(x, x, x[0, :1])[0, :, 0].tolist() == [2, 3, 4]
+"""
+
+
+def run(code, **env):
+    env = os.environ | env
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=ROOT, env=env, capture_output=True, text=True
+    )
+
+
+def test_one_line_while_something_compiles_and_none_after(tmp_path):
+    first = run(USE, NUMBA_CACHE_DIR=str(tmp_path))
+    assert first.returncode == 0, first.stderr
+    assert first.stderr.startswith("conca: compiling ")
+    assert first.stderr.count("\n") == 1
+    assert not first.stdout
+    second = run(USE, NUMBA_CACHE_DIR=str(tmp_path))
+    assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
+
+
+def test_nowhere_to_write_is_no_error():
+    nowhere = "from conca.kernels import compiled; compiled._parents = lambda: iter([])"
+    done = run(nowhere + USE)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_numba_operations_are_right(monkeypatch):
+    def loader():
+        raise ImportError("no numba here")
+
+    monkeypatch.setattr(bodies, "_loaders", dict.fromkeys(bodies.registered(), loader))
+    monkeypatch.setattr(bodies, "_loaded", {})
+    x, h = torch.randn(2, 70, 3, requires_grad=True), torch.zeros(2, 3)
+    assert_close(scan(x, x, h), scan_recurrence(x, x, h))
+    a, state = torch.rand(3, 2).to(torch.complex128), torch.zeros(2, 3, 2, dtype=torch.complex128)
+    assert_close(diagonal_ssm(x, a, a, a, state), diagonal_ssm_recurrence(x, a, a, a, state))
+    scan(x, x, h).sum().backward()
+
+
+def test_registering_imports_nothing_heavy():
+    done = run("import conca.kernels, sys; print([n for n in ('numba', 'llvmlite', 'torch') if n in sys.modules])")
+    assert done.stdout == "[]\n", done.stderr
