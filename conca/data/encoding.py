@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -103,11 +104,16 @@ class Encoding:
 
     def knows(self, key: Key) -> bool:
         """Whether a series has a scale of its own."""
-        return named(key) in self.keys
+        return named(key) in self.places
+
+    @cached_property
+    def places(self) -> dict[tuple[str, ...], int]:
+        """Where each known series stands among `keys`."""
+        return {key: place for place, key in enumerate(self.keys)}
 
     def encode(self, schema: Schema, series: Series) -> Encoded:
         """The rows of one series."""
-        own = self.own[self.keys.index(named(series.key))] if self.knows(series.key) else self.pooled
+        own = self.own[self.places[named(series.key)]] if self.knows(series.key) else self.pooled
         target = own.transform(series.target)
         value = self.scaler.transform(bend(target, self.bends))
         numbers = self.covariates.transform(bend(series.numeric, self.covariate_bends)).clip(-FARTHEST, FARTHEST)

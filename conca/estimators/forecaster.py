@@ -189,6 +189,7 @@ class Forecaster:
         held_out = [q[np.isin(rows, c)] for q, rows, c in zip(found, every, chosen)]
         self.scores_ = score_table(schema, panel.series, splits, held_out, config.horizon, config.quantiles)
         self.history_ = read_history(folder / "metrics.csv")
+        self.history_.to_csv(folder / "metrics.csv", index=False)
         self.notices_ = list(panel.notices)
         self._fitted = Fitted(schema, encoding, network, Ends.of(panel.series, [q[-1] for q in found]))
 

@@ -1,8 +1,10 @@
 """Kernels of the diagonal state space h_t = a h_{t-1} + b u_t, y_t = Re(sum_n c h_t), forward and backward.
 
-Lanes run over channels. A task is one row and one block of lanes; it goes through the chunks of the row, and in each through the
-modes, whose states stay in registers over the steps of the chunk. With `save` the state before each chunk is kept; backward
+Lanes run over channels. A task is one row and one block of channels; it goes through the chunks of the row, and in each through the
+modes, whose states stay in registers over the steps of the chunk. With `saved` the state before each chunk is kept; backward
 computes the states of one chunk at a time anew from it. `starts` cut a chunk into pieces, `lengths` end a row early.
+
+What belongs to modes lies in memory as blocks: (block, mode, real and imaginary parts, lane), the last block filled up with zeros.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from conca.kernels.compiled import compiled, inlined
-from conca.kernels.lanes import add, fma, fnma, load, load_first, mul, splat, store, store_first, width
+from conca.kernels.lanes import add, fma, fnma, load, load_first, mul, scratch, splat, store, store_first, width
 from conca.kernels.pool import spread
 from conca.kernels.views import array, rows
 from conca.ops.diagonal_bodies import CHUNK
@@ -22,8 +25,6 @@ from conca.ops.diagonal_bodies import CHUNK
 __all__ = ["backward", "forward", "warm"]
 
 Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-LANES = 16
-"""The most lanes that a vector has."""
 
 
 @inlined
@@ -60,21 +61,10 @@ def clear(x: Any, start: int, stride: int, size: int, lanes: int) -> None:
 
 
 @inlined
-def six(p: Any, k: int, M: int, lanes: int) -> Any:
+def six(p: Any, k: int) -> Any:
     """Real and imaginary parts of a, b and c of one mode."""
-    ar, ai = load_first(p, k, lanes), load_first(p, k + M, lanes)
-    br, bi = load_first(p, k + 2 * M, lanes), load_first(p, k + 3 * M, lanes)
-    return ar, ai, br, bi, load_first(p, k + 4 * M, lanes), load_first(p, k + 5 * M, lanes)
-
-
-@inlined
-def begin(h: Any, i: int, saved: Any, j: int, M: int, lanes: int) -> Any:
-    """The state of one mode, kept in `saved` too where j is not negative."""
-    hr, hi = load_first(h, i, lanes), load_first(h, i + M, lanes)
-    if j >= 0:
-        store_first(saved, j, hr, lanes)
-        store_first(saved, j + M, hi, lanes)
-    return hr, hi
+    W = width(p)
+    return load(p, k), load(p, k + W), load(p, k + 2 * W), load(p, k + 3 * W), load(p, k + 4 * W), load(p, k + 5 * W)
 
 
 @inlined
@@ -84,34 +74,28 @@ def advance(ar: Any, ai: Any, br: Any, bi: Any, hr: Any, hi: Any, v: Any) -> Any
 
 
 @inlined
-def one_mode(
-    x: Any, out: Any, cuts: Any, pieces: int, p: Any, h: Any, i: int, saved: Any, j: int, n: int, M: int, lanes: int
-) -> None:
+def one_mode(x: Any, out: Any, cuts: Any, pieces: int, p: Any, k: int, h: Any, i: int) -> None:
     """One mode in one chunk: inputs x, outputs added to `out`, the state in h renewed."""
     W, zero = width(x), splat(x.dtype.type(0))
-    ar, ai, br, bi, cr, ci = six(p, n, M, lanes)
-    hr, hi = begin(h, i + n, saved, j + n if j >= 0 else j, M, lanes)
+    ar, ai, br, bi, cr, ci = six(p, k)
+    hr, hi = load(h, i), load(h, i + W)
     for piece in range(pieces):
         if piece > 0:
             hr, hi = zero, zero
         for s in range(cuts[piece] * W, cuts[piece + 1] * W, W):
             hr, hi = advance(ar, ai, br, bi, hr, hi, load(x, s))
             store(out, s, fma(cr, hr, fnma(ci, hi, load(out, s))))
-    store_first(h, i + n, hr, lanes)
-    store_first(h, i + n + M, hi, lanes)
+    store(h, i, hr)
+    store(h, i + W, hi)
 
 
 @inlined
-def two_modes(
-    x: Any, out: Any, cuts: Any, pieces: int, p: Any, h: Any, i: int, saved: Any, j: int, n: int, D: int, M: int,
-    lanes: int,
-) -> None:  # fmt: skip
+def two_modes(x: Any, out: Any, cuts: Any, pieces: int, p: Any, k: int, h: Any, i: int) -> None:
     """Two modes at once: neither waits for the other, and the outputs are touched once for both."""
-    W, zero, m = width(x), splat(x.dtype.type(0)), n + D
-    ar, ai, br, bi, cr, ci = six(p, n, M, lanes)
-    dr, di, er, ei, fr, fi = six(p, m, M, lanes)
-    hr, hi = begin(h, i + n, saved, j + n if j >= 0 else j, M, lanes)
-    gr, gi = begin(h, i + m, saved, j + m if j >= 0 else j, M, lanes)
+    W, zero = width(x), splat(x.dtype.type(0))
+    ar, ai, br, bi, cr, ci = six(p, k)
+    dr, di, er, ei, fr, fi = six(p, k + 6 * W)
+    hr, hi, gr, gi = load(h, i), load(h, i + W), load(h, i + 2 * W), load(h, i + 3 * W)
     for piece in range(pieces):
         if piece > 0:
             hr, hi, gr, gi = zero, zero, zero, zero
@@ -119,110 +103,104 @@ def two_modes(
             v = load(x, s)
             hr, hi = advance(ar, ai, br, bi, hr, hi, v)
             gr, gi = advance(dr, di, er, ei, gr, gi, v)
-            y = fma(cr, hr, fnma(ci, hi, load(out, s)))
-            store(out, s, fma(fr, gr, fnma(fi, gi, y)))
-    store_first(h, i + n, hr, lanes)
-    store_first(h, i + n + M, hi, lanes)
-    store_first(h, i + m, gr, lanes)
-    store_first(h, i + m + M, gi, lanes)
+            store(out, s, fma(fr, gr, fnma(fi, gi, fma(cr, hr, fnma(ci, hi, load(out, s))))))
+    store(h, i, hr)
+    store(h, i + W, hi)
+    store(h, i + 2 * W, gr)
+    store(h, i + 3 * W, gi)
 
 
 @compiled
 def forward_tasks(
-    u: Any, ur: int, ut: int, p: Any, h: Any, y: Any, saved: Any, lengths: Any, starts: Any, T: int, D: int, N: int,
-    first: int, end: int,
+    u: Any, ur: int, ut: int, p: Any, h: Any, y: Any, saved: Any, row: int, lengths: Any, starts: Any, T: int, D: int,
+    N: int, first: int, end: int,
 ) -> None:  # fmt: skip
-    """Flat arrays: u with strides, y (B, T, D), h (B, 2, N, D) (the state, old and new), p = a, b, c (3, 2, N, D),
-    saved (B, chunks, 2, N, D) or empty; lengths (B,), starts (B, T) or (B, 0)."""
-    W, M = width(y), N * D
+    """Tasks first..end. Flat arrays: u with strides, y (B, T, D); in blocks p (blocks, N, 6, W), h (B, blocks, N, 2, W) (the
+    state, old and then new), saved (B, row) with row = 0 or at least blocks * chunks * N * 2 W; lengths (B,), starts (B, T or 0)."""
+    W = width(y)
     blocks, chunks = -(-D // W), -(-T // CHUNK)
-    x, out = np.empty(CHUNK * LANES, y.dtype), np.empty(CHUNK * LANES, y.dtype)
-    cuts = np.empty(CHUNK + 2, np.int64)
+    x, out, cuts = scratch(CHUNK * W, y), scratch(CHUNK * W, y), np.empty(CHUNK + 2, np.int64)
     for task in range(first, end):
-        r, e = task // blocks, task % blocks * W
-        lanes, length = min(W, D - e), lengths[r]
+        r, block = task // blocks, task % blocks
+        e, lanes, length = block * W, min(W, D - block * W), lengths[r]
         for t0 in range(0, length, CHUNK):
             size = min(CHUNK, length - t0)
             fetch(u, r * ur + t0 * ut + e, ut, size, lanes, x)
             out[:] = 0
             pieces = cut(starts, r, t0, size, cuts)
-            n, j = e, 2 * (r * chunks + t0 // CHUNK) * M if saved.size > 0 else -1
-            while n + D < M:
-                two_modes(x, out, cuts, pieces, p, h, 2 * r * M, saved, j, n, D, M, lanes)
-                n += 2 * D
-            if n < M:
-                one_mode(x, out, cuts, pieces, p, h, 2 * r * M, saved, j, n, M, lanes)
+            if row > 0:
+                j = r * row + (block * chunks + t0 // CHUNK) * N * 2 * W
+                for i in range(0, N * 2 * W, W):
+                    store(saved, j + i, load(h, task * N * 2 * W + i))
+            for n in range(0, N - 1, 2):
+                two_modes(x, out, cuts, pieces, p, (block * N + n) * 6 * W, h, (task * N + n) * 2 * W)
+            if N % 2:
+                one_mode(x, out, cuts, pieces, p, (block * N + N - 1) * 6 * W, h, (task * N + N - 1) * 2 * W)
             for s in range(size):
                 store_first(y, (r * T + t0 + s) * D + e, load(out, s * W), lanes)
         clear(y, (r * T + length) * D + e, D, T - length, lanes)
 
 
 @inlined
-def accumulate(x: Any, i: int, value: Any, lanes: int) -> None:
-    """Add to the first lanes at an offset."""
-    store_first(x, i, add(load_first(x, i, lanes), value), lanes)
+def accumulate(x: Any, i: int, value: Any) -> None:
+    """Add to a vector in memory."""
+    store(x, i, add(load(x, i), value))
 
 
 @inlined
 def one_mode_back(
     x: Any, into: Any, out: Any, re: Any, im: Any, cuts: Any, pieces: int, p: Any, k: int, saved: Any, j: int,
-    dh: Any, i: int, dp: Any, m: int, M: int, lanes: int,
+    dh: Any, i: int, dp: Any, m: int,
 ) -> None:  # fmt: skip
     """One mode in one chunk: states forward in time into re, im (before each step), then the gradient back through them."""
     W, zero = width(x), splat(x.dtype.type(0))
-    hr, hi = load_first(saved, j, lanes), load_first(saved, j + M, lanes)
-    ar, ai, br, bi, cr, ci = six(p, k, M, lanes)
+    ar, ai, br, bi, cr, ci = six(p, k)
     dar, dai, dbr, dbi, dcr, dci = zero, zero, zero, zero, zero, zero
+    hr, hi = load(saved, j), load(saved, j + W)
     for piece in range(pieces):
         if piece > 0:
             hr, hi = zero, zero
         for s in range(cuts[piece] * W, cuts[piece + 1] * W, W):
             store(re, s, hr)
             store(im, s, hi)
-            v, g = load(x, s), load(into, s)
-            hr, hi = advance(ar, ai, br, bi, hr, hi, v)
+            hr, hi = advance(ar, ai, br, bi, hr, hi, load(x, s))
+            g = load(into, s)
             dcr, dci = fma(g, hr, dcr), fnma(g, hi, dci)
-    tr, ti = load_first(dh, i, lanes), load_first(dh, i + M, lanes)
+    tr, ti = load(dh, i), load(dh, i + W)
     for piece in range(pieces - 1, -1, -1):
         for s in range((cuts[piece + 1] - 1) * W, cuts[piece] * W - 1, -W):
-            v, g = load(x, s), load(into, s)
-            hr, hi = load(re, s), load(im, s)
+            v, g, hr, hi = load(x, s), load(into, s), load(re, s), load(im, s)
             qr, qi = fma(g, cr, tr), fnma(g, ci, ti)
             store(out, s, fma(qr, br, fma(qi, bi, load(out, s))))
             dbr, dbi = fma(qr, v, dbr), fma(qi, v, dbi)
-            dar = fma(qr, hr, fma(qi, hi, dar))
-            dai = fma(qi, hr, fnma(qr, hi, dai))
+            dar, dai = fma(qr, hr, fma(qi, hi, dar)), fma(qi, hr, fnma(qr, hi, dai))
             tr, ti = fma(ar, qr, mul(ai, qi)), fnma(ai, qr, mul(ar, qi))
         if piece > 0:
             tr, ti = zero, zero
-    store_first(dh, i, tr, lanes)
-    store_first(dh, i + M, ti, lanes)
-    accumulate(dp, m, dar, lanes)
-    accumulate(dp, m + M, dai, lanes)
-    accumulate(dp, m + 2 * M, dbr, lanes)
-    accumulate(dp, m + 3 * M, dbi, lanes)
-    accumulate(dp, m + 4 * M, dcr, lanes)
-    accumulate(dp, m + 5 * M, dci, lanes)
+    store(dh, i, tr)
+    store(dh, i + W, ti)
+    accumulate(dp, m, dar)
+    accumulate(dp, m + W, dai)
+    accumulate(dp, m + 2 * W, dbr)
+    accumulate(dp, m + 3 * W, dbi)
+    accumulate(dp, m + 4 * W, dcr)
+    accumulate(dp, m + 5 * W, dci)
 
 
 @compiled
 def backward_tasks(
-    u: Any, ur: int, ut: int, g: Any, gr: int, gt: int, p: Any, saved: Any, dh: Any, du: Any, dp: Any, lengths: Any,
-    starts: Any, T: int, D: int, N: int, first: int, end: int,
+    u: Any, ur: int, ut: int, g: Any, gr: int, gt: int, p: Any, saved: Any, row: int, dh: Any, du: Any, dp: Any,
+    lengths: Any, starts: Any, T: int, D: int, N: int, first: int, end: int,
 ) -> None:  # fmt: skip
-    """As `forward_tasks`; g is the gradient into y, dh (B, 2, N, D) that into the last state and then that of the first,
-    du (B, T, D), dp (B, 3, 2, N, D) is added to."""
-    W, M = width(du), N * D
+    """As `forward_tasks`; g is the gradient into y with strides, dh (B, blocks, N, 2, W) that into the last state and then that of
+    the first, du (B, T, D), dp (B, blocks, N, 6, W) is added to."""
+    W = width(du)
     blocks, chunks = -(-D // W), -(-T // CHUNK)
-    x, into, out = (
-        np.empty(CHUNK * LANES, du.dtype),
-        np.empty(CHUNK * LANES, du.dtype),
-        np.empty(CHUNK * LANES, du.dtype),
-    )
-    re, im, cuts = np.empty(CHUNK * LANES, du.dtype), np.empty(CHUNK * LANES, du.dtype), np.empty(CHUNK + 2, np.int64)
+    x, into, out = scratch(CHUNK * W, du), scratch(CHUNK * W, du), scratch(CHUNK * W, du)
+    re, im, cuts = scratch(CHUNK * W, du), scratch(CHUNK * W, du), np.empty(CHUNK + 2, np.int64)
     for task in range(first, end):
-        r, e = task // blocks, task % blocks * W
-        lanes, length = min(W, D - e), lengths[r]
+        r, block = task // blocks, task % blocks
+        e, lanes, length = block * W, min(W, D - block * W), lengths[r]
         clear(du, (r * T + length) * D + e, D, T - length, lanes)
         for chunk in range(-(-length // CHUNK) - 1, -1, -1):
             t0 = chunk * CHUNK
@@ -231,30 +209,28 @@ def backward_tasks(
             fetch(g, r * gr + t0 * gt + e, gt, size, lanes, into)
             out[:] = 0
             pieces = cut(starts, r, t0, size, cuts)
+            j = r * row + (block * chunks + chunk) * N * 2 * W
             for n in range(N):
                 one_mode_back(
-                    x, into, out, re, im, cuts, pieces, p, n * D + e, saved, 2 * (r * chunks + chunk) * M + n * D + e,
-                    dh, 2 * r * M + n * D + e, dp, 6 * r * M + n * D + e, M, lanes,
+                    x, into, out, re, im, cuts, pieces, p, (block * N + n) * 6 * W, saved, j + n * 2 * W,
+                    dh, (task * N + n) * 2 * W, dp, (task * N + n) * 6 * W,
                 )  # fmt: skip
             for s in range(size):
                 store_first(du, (r * T + t0 + s) * D + e, load(out, s * W), lanes)
 
 
 def forward(
-    u: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor, lengths: Tensor | None, starts: Tensor | None, save: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y (B, T, D), the last state (B, D, N), and with `save` the states before the chunks (B, chunks, 2, N, D); nothing empty."""
-    (B, T, D), N = u.shape, a.shape[1]
+    u: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor, lengths: Tensor | None, starts: Tensor | None, saved: Tensor
+) -> tuple[Tensor, Tensor]:
+    """y (B, T, D) and the last state (B, D, N); `saved` (B, 0 or enough) receives the states before the chunks. Nothing is empty."""
+    (_, T, D), N = u.shape, a.shape[1]
     y = torch.empty_like(u, memory_format=torch.contiguous_format)
-    state = _apart(h)
-    saved = u.new_empty(B, -(-T // CHUNK) if save else 0, 2, N, D)
-    if lengths is not None:
-        saved.zero_()
-    p = torch.stack([_apart(t) for t in (a, b, c)])
-    args = *rows(u), *(array(t).reshape(-1) for t in (p, state, y, saved)), *_ragged(u, lengths, starts), T, D, N
+    state, flat = _blocks(h), array(saved).reshape(-1)
+    outputs = array(_joined(a, b, c)).reshape(-1), array(state).reshape(-1), array(y).reshape(-1)
+    args = *rows(u), *outputs, flat, saved.shape[1], *_ragged(u, lengths, starts), T, D, N
     tasks, work = _tasks(u, N)
     spread(lambda first, end: forward_tasks(*args, first, end), tasks, 8 * work)
-    return y, _together(state), saved
+    return y, _modes(state, D)
 
 
 def backward(
@@ -262,41 +238,55 @@ def backward(
     a: Tensor,
     b: Tensor,
     c: Tensor,
-    before: Tensor,
+    saved: Tensor,
     lengths: Tensor | None,
     starts: Tensor | None,
     gy: Tensor,
     gh: Tensor,
 ) -> Five:
-    """Gradients to u, a, b, c and h from those into y and the last state."""
+    """Gradients to u, to a, b and c by row (B, D, N), and to h, from those into y and the last state."""
     (B, T, D), N = u.shape, a.shape[1]
-    du, dh = torch.empty_like(u, memory_format=torch.contiguous_format), _apart(gh)
-    p, dp = torch.stack([_apart(t) for t in (a, b, c)]), u.new_zeros(B, 3, 2, N, D)
-    flat = (array(t).reshape(-1) for t in (p, before, dh, du, dp))
+    du, dh, p = torch.empty_like(u, memory_format=torch.contiguous_format), _blocks(gh), _joined(a, b, c)
+    dp = p.new_zeros(B, *p.shape)
+    outputs = (array(t).reshape(-1) for t in (dh, du, dp))
+    flat = array(p).reshape(-1), array(saved).reshape(-1), saved.shape[1], *outputs
     args = *rows(u), *rows(gy), *flat, *_ragged(u, lengths, starts), T, D, N
     tasks, work = _tasks(u, N)
     spread(lambda first, end: backward_tasks(*args, first, end), tasks, 22 * work)
-    da, db, dc = (_together(t) for t in dp.sum(0))
-    return du, da, db, dc, _together(dh)
+    da, db, dc = (_modes(dp[..., k : k + 2, :], D) for k in (0, 2, 4))
+    return du, da, db, dc, _modes(dh, D)
 
 
 def warm() -> None:
     """Compile both kernels in both precisions."""
     for dtype in (torch.float32, torch.float64):
         u, a = torch.zeros(1, 1, 1, dtype=dtype), torch.zeros(1, 1, dtype=dtype.to_complex())
-        y, h, before = forward(u, a, a, a, a[None], None, None, True)
-        backward(u, a, a, a, before, None, None, y, h)
+        saved = u.new_empty(1, 32)
+        y, h = forward(u, a, a, a, a[None], None, None, saved)
+        backward(u, a, a, a, saved, None, None, y, h)
 
 
-def _apart(z: Tensor) -> Tensor:
-    """(..., D, N) complex as a new (..., 2, N, D) real."""
-    pair = torch.view_as_real(z.detach().resolve_conj())
-    return torch.stack([pair[..., 0].mT, pair[..., 1].mT], -3)
+def _blocks(z: Tensor) -> Tensor:
+    """(..., D, N) complex as a new (..., blocks, N, 2, W) real."""
+    pairs = torch.view_as_real(z.detach().resolve_conj())
+    W = 64 // pairs.element_size()
+    filled = F.pad(pairs, (0, 0, 0, 0, 0, -z.shape[-2] % W))
+    return (
+        filled.reshape(*z.shape[:-2], -1, W, z.shape[-1], 2)
+        .movedim(-3, -1)
+        .clone(memory_format=torch.contiguous_format)
+    )
 
 
-def _together(pair: Tensor) -> Tensor:
-    """The inverse of `_apart`."""
-    return torch.complex(pair[..., 0, :, :].mT.contiguous(), pair[..., 1, :, :].mT.contiguous())
+def _joined(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a, b and c as blocks side by side: (blocks, N, 6, W)."""
+    return torch.cat([_blocks(t) for t in (a, b, c)], -2)
+
+
+def _modes(blocks: Tensor, D: int) -> Tensor:
+    """The inverse of `_blocks`: (..., D, N) complex."""
+    pairs = blocks.movedim(-1, -3).flatten(-4, -3)[..., :D, :, :]
+    return torch.view_as_complex(pairs.contiguous()).clone()
 
 
 def _ragged(u: Tensor, lengths: Tensor | None, starts: Tensor | None) -> tuple[Any, Any]:

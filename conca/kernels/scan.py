@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from conca.kernels.compiled import compiled, inlined
-from conca.kernels.lanes import add, fma, load, mul, pair_conj_fma, pair_fma, splat, store, width
+from conca.kernels.lanes import add, fma, load, mul, pair_conj_fma, pair_fma, scratch, splat, store, width
 from conca.kernels.pool import spread
 from conca.kernels.views import array, rows
 
@@ -96,7 +95,7 @@ def backward_tasks(
 ) -> None:  # fmt: skip
     """As `forward_tasks`; h, dh (B, E), da, dx (B, T, E)."""
     groups = -(-E // group)
-    carry = np.empty(group, da.dtype)
+    carry = scratch(group, da)
     for task in range(first, end):
         r, e = task // groups, task % groups * group
         size = min(group, E - e)

@@ -51,6 +51,7 @@ def composites(energy: Energy) -> dict[str, Energy]:
         "mixture": mixture(energy, well, weights=[0.5, 2.0]),
         "given": energy.given(known, mask),
         "sum with a given part": energy.given(known, mask) + well,
+        "mixture with a given part": mixture(well, energy.given(known, mask)),
     }
 
 

@@ -61,24 +61,29 @@ def diagonal_ssm(
 def _diagonal_ssm(
     u: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor, lengths: Maybe, starts: Maybe, save: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y, the last state, and (with `save`) the state before every chunk as real numbers (B, chunks, 2, N, D)."""
-    body = bodies.required("diagonal_ssm", u.device.type)
-    return cast(tuple[Tensor, Tensor, Tensor], body(u, a, b, c, h, lengths, starts, save))
+    """y, the last state, and with `save` what the backward kernel needs of the states: those before each chunk, in its order."""
+    saved = _room(u, a, save)
+    y, last = bodies.required("diagonal_ssm", u.device.type)(u, a, b, c, h, lengths, starts, saved)
+    return y, last, saved
+
+
+def _room(u: Tensor, a: Tensor, save: bool) -> Tensor:
+    """(B, 0), or a complex number per row, chunk, mode and channel, these rounded up to blocks of 16. Zeros, as rows may end early."""
+    B, T, D = u.shape
+    return u.new_zeros(B, -(-T // CHUNK) * a.shape[1] * 2 * (-(-D // 16) * 16) if save else 0)
 
 
 @_diagonal_ssm.register_fake
 def _(
     u: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor, lengths: Maybe, starts: Maybe, save: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    size = -(-u.shape[1] // CHUNK) if save else 0
-    empty = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, h)]
-    return empty[0], empty[1], u.new_empty(u.shape[0], size, 2, a.shape[1], u.shape[2])
+    y, last = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, h))
+    return y, last, _room(u, a, save)
 
 
 @_diagonal_ssm.register_vmap
 def _(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    axes_in = (0, None, None, None, 0, 0, 0), (2, 0, 0, 0, 1, None, None)
-    return _vmap(_diagonal_ssm, info.batch_size, dims[:7], args[:7], args[7:], axes_in, ((0, 0, 0), (2, 1, 4)))
+    return _rows_of_all(_diagonal_ssm, info.batch_size, dims, args, (1, 2, 3, 7))
 
 
 @torch.library.custom_op("conca::diagonal_ssm_backward", mutates_args=())
@@ -87,58 +92,42 @@ def _diagonal_ssm_backward(
     a: Tensor,
     b: Tensor,
     c: Tensor,
-    before: Tensor,
+    saved: Tensor,
     lengths: Maybe,
     starts: Maybe,
     gy: Tensor,
     gh: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients to u, a, b, c and h; the states are computed anew from those before the chunks."""
+    """Gradients to u, to a, b and c by row (B, D, N), and to h; the states are computed anew from those before the chunks."""
     body = bodies.required("diagonal_ssm_backward", u.device.type)
-    return cast(Five, body(u, a, b, c, before, lengths, starts, gy, gh))
+    return cast(Five, body(u, a, b, c, saved, lengths, starts, gy, gh))
 
 
 @_diagonal_ssm_backward.register_fake
 def _(
-    u: Tensor,
-    a: Tensor,
-    b: Tensor,
-    c: Tensor,
-    before: Tensor,
-    lengths: Maybe,
-    starts: Maybe,
-    gy: Tensor,
-    gh: Tensor,
+    u: Tensor, a: Tensor, b: Tensor, c: Tensor, saved: Tensor, lengths: Maybe, starts: Maybe, gy: Tensor, gh: Tensor
 ) -> Five:
-    return cast(Five, tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, a, b, c, gh)))
+    new = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, gh, gh, gh, gh))
+    return cast(Five, tuple(new))
 
 
 @_diagonal_ssm_backward.register_vmap
 def _(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    axes_in = (0, None, None, None, 0, 0, 0, 0, 0), (2, 0, 0, 0, 4, None, None, 2, 1)
-    return _vmap(_diagonal_ssm_backward, info.batch_size, dims, args, (), axes_in, (None, (2, 0, 0, 0, 1)))
+    return _rows_of_all(_diagonal_ssm_backward, info.batch_size, dims, args, (1, 2, 3))
 
 
-def _vmap(
-    op: Any,
-    size: int,
-    dims: tuple[int | None, ...],
-    args: tuple[Any, ...],
-    rest: tuple[Any, ...],
-    axes_in: tuple[tuple[int | None, ...], tuple[int | None, ...]],
-    axes_out: tuple[tuple[int, ...] | None, tuple[int, ...]],
+def _rows_of_all(
+    op: Any, size: int, dims: tuple[int | None, ...], args: tuple[Any, ...], shared: tuple[int, ...]
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """A vmapped axis is merged with the rows where only rows vary, else with the channels; if both vary, a loop."""
-    rows, channels = axes_in
-    into, out = channels, axes_out[1]
-    if axes_out[0] is not None and not axes(dims, [i for i, axis in enumerate(rows) if axis is None]):
-        into, out = rows, axes_out[0]
-    if axes(dims, [i for i, axis in enumerate(into) if axis is None]):
-        each = [op(*(t if d is None else t.select(d, i) for t, d in zip(args, dims)), *rest) for i in range(size)]
-        return tuple(torch.stack(t) for t in zip(*each)), (0,) * len(out)
-    folded = [t if axis is None or t is None else fold(size, t, d, axis) for t, d, axis in zip(args, dims, into)]
-    results = op(*folded, *rest)
-    return tuple(t.unflatten(axis, (size, -1)) for t, axis in zip(results, out)), out
+    """A vmapped axis joins the rows; where it is on a `shared` argument, which has no rows, the op runs once for each."""
+    if axes(dims, shared):
+        each = [op(*(t if d is None else t.select(d, i) for t, d in zip(args, dims))) for i in range(size)]
+        results = tuple(torch.stack(t) for t in zip(*each))
+    else:
+        keep = [i in shared or args[i] is None for i in range(len(args))]
+        folded = op(*(t if k else fold(size, t, d, 0) for t, d, k in zip(args, dims, keep)))
+        results = tuple(t.unflatten(0, (size, -1)) for t in folded)
+    return results, (0,) * len(results)
 
 
 class _DiagonalSSM(Function):
@@ -152,9 +141,8 @@ class _DiagonalSSM(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        u, a, b, c, _, lengths, starts = inputs
         ctx.mark_non_differentiable(output[2])
-        ctx.save_for_backward(u, a, b, c, inputs[4], output[2], lengths, starts)
+        ctx.save_for_backward(*inputs[:5], output[2], *inputs[5:])
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor, gh: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
@@ -173,13 +161,14 @@ class _DiagonalSSMBackward(Function):
         b: Tensor,
         c: Tensor,
         h: Tensor,
-        before: Tensor,
+        saved: Tensor,
         lengths: Maybe,
         starts: Maybe,
         gy: Tensor,
         gh: Tensor,
     ) -> Five:
-        return cast(Five, _diagonal_ssm_backward(u, a, b, c, before, lengths, starts, gy, gh))
+        du, da, db, dc, dh = _diagonal_ssm_backward(u, a, b, c, saved, lengths, starts, gy, gh)
+        return du, da.sum(0), db.sum(0), dc.sum(0), dh
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Five) -> None:

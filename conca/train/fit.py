@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -11,6 +12,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -65,7 +67,7 @@ def train_forecast(
         )
         try:
             trainer = Trainer(
-                accelerator="auto",
+                accelerator="cuda" if torch.cuda.is_available() else "cpu",
                 devices=recipe.devices,
                 precision=recipe.precision,  # type: ignore[arg-type]
                 max_epochs=recipe.epochs,
@@ -79,19 +81,31 @@ def train_forecast(
                 log_every_n_steps=recipe.steps,
                 default_root_dir=folder,
             )
-        except (ValueError, RuntimeError) as error:
+        except (MisconfigurationException, TypeError, ValueError) as error:
             line = " ".join(str(error).split())
             raise BadInput(f"devices '{recipe.devices}', precision '{recipe.precision}': {line}") from None
         learner = ForecastLearner(network, recipe)
-        trainer.fit(learner, loader, checks)
-        if trainer.interrupted:
-            raise KeyboardInterrupt
+        with interruptible(trainer):
+            trainer.fit(learner, loader, checks)
         kept = torch.load(best.best_model_path, map_location="cpu", weights_only=True)["state_dict"]
         network.to("cpu", torch.float32)
         learner.load_state_dict(kept)
     if not all(bool(torch.isfinite(p).all()) for p in network.parameters()):
         raise BadInput(f"the training diverged with lr {recipe.lr:g}; give a smaller one")
     network.eval()
+
+
+@contextmanager
+def interruptible(trainer: Trainer) -> Iterator[None]:
+    """Ctrl-C comes out as the KeyboardInterrupt it is; Lightning makes it an exit and turns the signal off."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit:
+        if not trainer.interrupted:
+            raise
+        signal.signal(signal.SIGINT, handler)
+        raise KeyboardInterrupt from None
 
 
 def callbacks(recipe: Recipe, best: ModelCheckpoint, stops: bool, progress: bool) -> list[Callback]:
@@ -107,7 +121,7 @@ def callbacks(recipe: Recipe, best: ModelCheckpoint, stops: bool, progress: bool
 def average(kept: Tensor, new: Tensor, count: Tensor | int) -> Tensor:
     """A running mean that forgets: the first steps weigh less and less."""
     decay = min(AVERAGE, (int(count) + 1) / (int(count) + 10))
-    return torch.lerp(new, kept, decay) if kept.is_floating_point() else new
+    return torch.lerp(new.to(kept.dtype), kept, decay) if kept.is_floating_point() else new
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +16,7 @@ from conca.data.encoding import Encoded
 __all__ = ["Batch", "Pieces", "Steps", "Windows", "windows"]
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Pieces of series side by side, right-padded; B pieces of T rows, horizon H, K targets.
 
     inputs (B, T, I), codes (B, T, C), anchor (B, T, K): see `Encoded`
@@ -42,7 +42,7 @@ class Batch:
                 return None
             return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
-        return Batch(*(moved(getattr(self, f.name)) for f in fields(self)))  # type: ignore[arg-type]
+        return Batch(*map(moved, self))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

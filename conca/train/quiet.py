@@ -20,6 +20,8 @@ LINES = (
     ".*Checkpoint directory .* exists and is not empty.*",
     ".*Trying to infer the `batch_size`.*",
     ".*Experiment logs directory .* exists.*",
+    ".*have no `val_dataloader`.*",
+    ".*Mismatch dtype between input and weight.*",
     ".*LeafSpec.*deprecated.*",
     ".*isinstance\\(treespec, LeafSpec\\).*",
 )

@@ -83,6 +83,17 @@ def test_the_start_is_neither_changed_nor_handed_out():
     assert not any(value.requires_grad for value in info.values())
 
 
+def test_a_kernel_that_writes_in_place_does_not_reach_the_start():
+    class InPlace(Descent):
+        def step(self, energy, state, generator):
+            state.x.zero_()
+            return super().step(energy, state, generator)
+
+    x = torch.ones(5, 2)
+    sample(bowl(), InPlace(0.1), x, 2)
+    assert (x == 1).all()
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -185,6 +196,16 @@ def test_buffers_come_back_even_where_eval_does_not_keep_them():
     assert energy.replaced is replaced
     assert not written.any()
     assert not replaced.any()
+
+
+def test_an_energy_that_draws_does_not_move_the_global_random_state():
+    class Probes(Energy):
+        def forward(self, x):
+            return (x * torch.randn(x.shape)).sum(1) * 0.0 + x.square().sum(1)
+
+    random = torch.get_rng_state()
+    sample(Probes(), descent(0.1), torch.ones(3, 2), 5)
+    assert torch.equal(torch.get_rng_state(), random)
 
 
 def test_it_runs_under_inference_mode_and_with_gradients_on():

@@ -83,6 +83,31 @@ def test_mala_takes_no_notice_of_clamped_coordinates():
     torch.testing.assert_close(padded, ratio(alone, lambda free: free), atol=1e-6, rtol=1e-9)
 
 
+def test_mala_holds_what_a_landscape_clamps_without_saying_so_in_its_slope():
+    class Held(Gaussian):
+        def clamp(self, x):
+            return torch.cat([torch.full_like(x[:, :1], 3.0), x[:, 1:]], 1)
+
+    kernel, here, there = mala(0.3), *torch.randn(2, 500, 1, generator=seeded()).unbind()
+
+    def ratio(energy, widen):
+        return kernel.log_acceptance(energy, *(WeighedPlace(p, *energy.evaluate(p)) for p in map(widen, (here, there))))
+
+    padded = ratio(Held(torch.zeros(2), torch.eye(2)), lambda free: torch.cat([torch.full((500, 1), 3.0), free], 1))
+    torch.testing.assert_close(padded, ratio(Gaussian(torch.zeros(1), torch.eye(1)), lambda free: free))
+
+
+def test_mala_in_bfloat16_accepts_nothing_out_of_hand():
+    class Walled(DoubleWell):
+        def forward(self, x):
+            return 0.5 * x.square().sum(1) + 1000 * (x.abs() > 1).to(x.dtype).sum(1)
+
+    start = torch.zeros(20_000, 1, dtype=torch.bfloat16)
+    chain, info = sample(Walled(), mala(0.5), start, 3, generator=seeded())
+    assert chain.abs().max() <= 1
+    assert info["accepted"].mean() > 0.5
+
+
 def test_descent_goes_down_and_rests_in_a_valley():
     start = torch.randn(50, 3, generator=seeded())
     chain, info = sample(DoubleWell(), descent(0.02), start, 500)

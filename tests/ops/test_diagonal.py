@@ -174,8 +174,8 @@ def test_the_inner_operations_pass_opcheck(body):
     ends, fresh = torch.tensor([1, 3]), torch.rand(2, 5) < 0.5
     opcheck(_diagonal_ssm, (u, a, b, c, h, None, None, True))
     opcheck(_diagonal_ssm, (u.mT.contiguous().mT, a.conj(), b, c, h, ends, fresh, False))
-    before = _diagonal_ssm(u, a, b, c, h, ends, fresh, True)[2]
-    opcheck(_diagonal_ssm_backward, (u, a, b, c, before, ends, fresh, u, h))
+    saved = _diagonal_ssm(u, a, b, c, h, ends, fresh, True)[2]
+    opcheck(_diagonal_ssm_backward, (u, a, b, c, saved, ends, fresh, u, h))
 
 
 def test_compiled():
