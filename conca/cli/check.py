@@ -1,10 +1,12 @@
-"""`conca check`: every law on every layer, with the kernels of this machine."""
+"""`conca check`: every law on every layer, energy and sampler, with the kernels of this machine."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typer import Argument, Exit, Option
 
@@ -13,10 +15,13 @@ from conca.cli.screen import notice, progress_bar, table
 from conca.types import BadInput, nearest
 
 if TYPE_CHECKING:
-    from conca.laws.run import Verdict
+    from conca.laws.outcome import Verdict
     from conca.layers.mixer import Mixer
 
 __all__ = ["check"]
+
+Judge: TypeAlias = "Callable[[], Iterator[Verdict]]"
+"""Runs all laws on one thing."""
 
 WORST_LAST = ("does not apply", "holds", "broken")
 SHOWN = {"does not apply": "-", "holds": "holds", "broken": "BROKEN"}
@@ -26,40 +31,57 @@ def check(
     layer: Annotated[
         str | None, Argument(metavar="[LAYER]", help="A layer of your own: mine.py:MyLayer, or package.module:Class.")
     ] = None,
-    family: Annotated[str | None, Option(metavar="NAME", help="Only this family of the library.")] = None,
+    family: Annotated[
+        str | None, Option(metavar="NAME", help="Only this layer, energy or sampler of the library.")
+    ] = None,
     warm: Annotated[bool, Option("--warm", help="Compile all kernels first (once per machine and version).")] = False,
     quiet: Annotated[bool, Option("-q", "--quiet", help="No progress; print only what is broken.")] = False,
 ) -> None:
-    """Hold layers to the laws: all forms agree, states go in and out, gradients too.
+    """Hold layers, energies and samplers to their laws.
 
-    Every law is run on small instances of each layer, with the kernels that run on this machine. The exit status is 1
-    when a law is broken.
+    Every law is run on small instances, with the kernels that run on this machine: all forms of a layer compute the same,
+    states go in and out, gradients too; slopes are slopes; chains stay in equilibrium. The exit status is 1 when a law is
+    broken.
     """
-    targets = chosen(layer, family)
+    kinds = chosen(layer, family)
     if warm:
-        compile_all()
-    verdicts = judged(targets, quiet)
-    broken = [verdict for verdict in verdicts if verdict.outcome == "broken"]
+        compile_all(quiet)
+    groups = judged(kinds, quiet)
+    broken = [verdict for group in groups for verdict in group if verdict.outcome == "broken"]
     if broken or not quiet:
-        show(verdicts)
+        for group in groups:
+            show(group)
+        table(["operation", "body on this machine"], bodies())
     for verdict in broken:
         notice(f"{verdict.family}, sample {verdict.sample}: '{verdict.law}' is broken: {verdict.message}")
     if broken:
         raise Exit(1)
 
 
-def chosen(layer: str | None, family: str | None) -> dict[str, type[Mixer[Any]]]:
-    """The classes to judge, by name."""
-    if layer is None:
-        from conca.laws.run import mixers
+def chosen(layer: str | None, family: str | None) -> list[dict[str, Judge]]:
+    """What is to be judged, by kind and name."""
+    from conca.laws import energies, run, samplers
 
-        known = mixers()
-        if family is not None and family.lower() not in known:
-            raise BadInput(f"unknown family '{family}'; {nearest(family, known)}")
-        return known if family is None else {family.lower(): known[family.lower()]}
-    if family is not None:
-        raise BadInput("give either a layer of your own or --family, not both")
-    return {layer: own(layer)}
+    if layer is not None:
+        if family is not None:
+            raise BadInput("give either a layer of your own or --family, not both")
+        return [judges(run.check, {layer: own(layer)})]
+    found = [
+        judges(run.check, run.mixers()),
+        judges(energies.check_energy, energies.energies()),
+        judges(samplers.check_kernel, samplers.kernels()),
+    ]
+    if family is None:
+        return found
+    kind = next((kind for kind in found if family.lower() in kind), None)
+    if kind is None:
+        raise BadInput(f"unknown family '{family}'; {nearest(family, [name for kind in found for name in kind])}")
+    return [{family.lower(): kind[family.lower()]}]
+
+
+def judges(judge: Callable[[Any], Iterator[Verdict]], things: Mapping[str, Any]) -> dict[str, Judge]:
+    """What judges each of these things, by its name."""
+    return {name: partial(judge, thing) for name, thing in things.items()}
 
 
 def own(layer: str) -> type[Mixer[Any]]:
@@ -76,18 +98,18 @@ def own(layer: str) -> type[Mixer[Any]]:
     return found
 
 
-def judged(targets: dict[str, type[Mixer[Any]]], quiet: bool) -> list[Verdict]:
-    """All verdicts, with a progress bar over the families."""
-    from conca.laws import run
-
-    found: list[Verdict] = []
+def judged(kinds: list[dict[str, Judge]], quiet: bool) -> list[list[Verdict]]:
+    """All verdicts by kind, with a progress bar over the families."""
     with progress_bar(quiet) as progress:
-        task = progress.add_task("", total=len(targets))
-        for name, target in targets.items():
+        task = progress.add_task("", total=sum(map(len, kinds)))
+
+        def verdicts(name: str, judge: Judge) -> list[Verdict]:
             progress.update(task, description=name)
-            found += run.check(target)
+            found = list(judge())
             progress.advance(task)
-    return found
+            return found
+
+        return [[v for name, judge in kind.items() for v in verdicts(name, judge)] for kind in kinds]
 
 
 def show(verdicts: list[Verdict]) -> None:
@@ -99,12 +121,13 @@ def show(verdicts: list[Verdict]) -> None:
         place = verdict.law, verdict.family
         cells[place] = max(cells[place], verdict.outcome, key=WORST_LAST.index)
     table(["law", *families], [[law, *(SHOWN[cells[law, family]] for family in families)] for law in laws])
-    table(["operation", "body on this machine"], bodies())
 
 
-def compile_all() -> None:
+def compile_all(quiet: bool) -> None:
     """Compile every kernel now, so that nothing waits for it later."""
     if find_spec("conca.kernels") is None:
-        notice("there are no kernels here; the plain bodies run")
+        line = "there are no kernels here; the plain bodies run"
     else:
-        notice(f"compiled: {', '.join(import_module('conca.kernels').warm())}")
+        line = f"compiled: {', '.join(import_module('conca.kernels').warm())}"
+    if not quiet:
+        notice(line)

@@ -84,5 +84,7 @@ class ForecastConfig:
                 raise BadInput(f"forecast: unknown option '{key}'; {nearest(key, known)}")
         try:
             return cls(**saved)
-        except TypeError as error:
+        except BadInput:
+            raise
+        except (TypeError, ValueError) as error:
             raise BadInput(f"forecast: an option cannot be read ({error})") from None

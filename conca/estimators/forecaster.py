@@ -311,6 +311,8 @@ class Forecaster:
         check_keys(path, saved, ("conca", *PARTS))
         try:
             config = ForecastConfig.from_dict(saved["forecast"])
+            quantiles = read_tensors(folder / "latest.safetensors").get("quantiles", torch.empty(0))
+            ends = Ends.from_dict(saved["latest"], quantiles.numpy())
             schema, encoding = Schema.from_dict(saved["schema"]), Encoding.from_dict(saved["encoding"])
             with seeded(0):
                 network = ForecastNetwork(NetworkConfig.from_dict(saved["network"]))
@@ -319,9 +321,7 @@ class Forecaster:
         except (AttributeError, TypeError, ValueError) as error:
             raise BadInput(f"{path}: cannot be understood ({' '.join(str(error).split())})") from None
         load_tensors(network, folder / "model.safetensors")
-        quantiles = read_tensors(folder / "latest.safetensors").get("quantiles", torch.empty(0))
         result = cls(**config.as_dict())
-        ends = Ends.from_dict(saved["latest"], quantiles.numpy())
         result._fitted = Fitted(schema, encoding, network.eval(), ends)
         result.scores_ = read_scores(folder / "scores.csv")
         result.history_ = read_history(folder / "metrics.csv")

@@ -79,8 +79,7 @@ def read_whole(
         for row, chosen in enumerate(cutoffs):
             here = chosen[(begin <= chosen) & (chosen < begin + CHUNK)] - begin
             found[row].append(h[:, row, torch.from_numpy(here)])
-    width = network.config.d_model
-    return [torch.cat(parts, 1) if parts else torch.empty(len(network.towers), 0, width) for parts in found]
+    return [torch.cat([nothing(network), *parts], 1) for parts in found]
 
 
 def read_pieces(
@@ -90,7 +89,7 @@ def read_pieces(
     half = max(context // 2, 1)
     result = []
     for one, chosen in zip(series, cutoffs):
-        parts = [torch.empty(len(network.towers), 0, network.config.d_model)]
+        parts = [nothing(network)]
         for block in np.unique(chosen // half):
             here = chosen[chosen // half == block]
             begin = max(int(block) - 1, 0) * half
@@ -99,6 +98,11 @@ def read_pieces(
             parts.append(h[:, 0, torch.from_numpy(here - begin)])
         result.append(torch.cat(parts, 1))
     return result
+
+
+def nothing(network: ForecastNetwork) -> Tensor:
+    """Hidden rows (members, 0, D)."""
+    return torch.empty(len(network.towers), 0, network.config.d_model, dtype=torch.float32)
 
 
 def side_by_side(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -23,7 +21,7 @@ from conca.laws.agreement import (
     twice,
 )
 from conca.laws.conduct import bounded, causal, honest, kept, pure, rows_independent
-from conca.laws.outcome import DoesNotApply
+from conca.laws.outcome import Verdict, judge
 from conca.laws.rows import packed, ragged
 from conca.layers.mixer import Mixer
 
@@ -47,18 +45,6 @@ LAWS: dict[str, Callable[[Mixer[Any]], None]] = {
     "twice differentiable": twice,
 }
 """The thirteen laws of a mixer by name (the first in three precisions), each a function that raises AssertionError."""
-
-
-class Verdict(NamedTuple):
-    """How one law came out on one sample of one family."""
-
-    family: str
-    sample: int
-    law: str
-    outcome: str
-    """"holds", "does not apply" or "broken"."""
-    message: str
-    seconds: float
 
 
 def mixers() -> dict[str, type[Mixer[Any]]]:
@@ -85,22 +71,7 @@ def check(target: type[Mixer[Any]] | Mixer[Any], laws: tuple[str, ...] | None = 
         for number, sample in enumerate(samples):
             sample.double().eval()
             for law in laws or tuple(LAWS):
-                begin = time.perf_counter()
-                outcome, message = _outcome(LAWS[law], sample)
-                yield Verdict(name, number, law, outcome, message, time.perf_counter() - begin)
-
-
-def _outcome(law: Callable[[Mixer[Any]], None], mixer: Mixer[Any]) -> tuple[str, str]:
-    try:
-        law(mixer)
-    except DoesNotApply as reason:
-        return "does not apply", str(reason)
-    except AssertionError as error:
-        return "broken", str(error)
-    except Exception as error:  # a law is also broken by an error of the mixer's own, whatever it is
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        return "broken", f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})".replace("\n", " ")
-    return "holds", ""
+                yield judge(name, number, law, LAWS[law], sample)
 
 
 @contextmanager

@@ -6,8 +6,8 @@ where nobody can ask for a gradient. Where there is no kernel the door calls the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,21 +17,25 @@ from conca.ops import bodies
 
 __all__ = ["apply", "axes", "fold", "has_kernel", "opened", "plain_wanted", "raised", "real_of"]
 
+F = TypeVar("F", bound=Callable[..., Any])
 
 # dtype.to_real is not known to torch.compile
-REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
-
-
 _REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _constant(function: F) -> F:
+    """As `torch.compiler.assume_constant_result`, which would import the compiler: that doubles the price of an import."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@_constant
 def has_kernel(operation: str, device: str) -> bool:
     """Whether a kernel of `operation` runs on `device` now (a constant to torch.compile)."""
     return bodies.kernel(operation, device) is not None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@_constant
 def plain_wanted() -> bool:
     """Whether the caller asked for plain bodies (a constant to torch.compile)."""
     return bodies.plain_wanted()
@@ -58,7 +62,7 @@ def raised(dtype: torch.dtype) -> torch.dtype:
 
 def real_of(dtype: torch.dtype) -> torch.dtype:
     """The real type of a complex one; a real one is its own."""
-    return REAL.get(dtype, dtype)
+    return _REAL.get(dtype, dtype)
 
 
 def fold(size: int, tensor: Tensor, dim: int | None, into: int) -> Tensor:

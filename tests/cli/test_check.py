@@ -59,6 +59,14 @@ def test_a_family_that_keeps_the_laws(say: Callable) -> None:
     assert set(LAWS) <= rows
 
 
+@pytest.mark.parametrize(("name", "law"), [("hopfield", "update never raises"), ("descent", "known stays")])
+def test_energies_and_samplers_have_laws_of_their_own(name: str, law: str, say: Callable) -> None:
+    status, out, err = say("check", "--family", name)
+    assert (status, err) == (0, "")
+    assert name in out
+    assert law in out
+
+
 def test_quiet_prints_nothing_where_nothing_is_broken(say: Callable) -> None:
     assert say("check", "--family", "gatedmlp", "-q") == (0, "", "")
 
@@ -78,6 +86,12 @@ def test_a_broken_law_is_named_and_the_status_says_so(mine: str, say: Callable) 
     assert all(line.startswith("conca: ") for line in err.splitlines())
 
 
+def test_warm_compiles_every_kernel_first(say: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conca.kernels.warm", lambda: ("scan", "diagonal_ssm"))
+    status, _, err = say("check", "--family", "gatedmlp", "--warm")
+    assert (status, err) == (0, "conca: compiled: scan, diagonal_ssm\n")
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -88,6 +102,7 @@ def test_a_broken_law_is_named_and_the_status_says_so(mine: str, say: Callable) 
         (["no.such.module:Sum"], "no.such.module"),
         (["s4"], "s4d"),
         (["--family", "lstn"], "lstm"),
+        (["--family", "hopfeild"], "hopfield"),
         (["mine.py:Sum", "--family", "lstm"], "not both"),
     ],
 )

@@ -51,7 +51,9 @@ def test_rows_depend_on_rows_before_them_alone():
     series = found.series[0]
     whole = encoding.encode(found.schema, series)
     for end in (1, 4, 6, 8, 31):
-        short = type(series)(series.key, *(getattr(series, n)[:end] for n in ("times", "target", "numeric", "categorical", "given")))
+        short = type(series)(
+            series.key, *(getattr(series, n)[:end] for n in ("times", "target", "numeric", "categorical", "given"))
+        )
         part = encoding.encode(found.schema, short)
         np.testing.assert_array_equal(part.inputs, whole.inputs[:end])
         np.testing.assert_array_equal(part.anchor, whole.anchor[:end])

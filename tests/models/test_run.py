@@ -52,7 +52,7 @@ def make(folder, **parts):
 
 def test_force_replaces_a_run_when_the_new_one_is_good(tmp_path):
     make(tmp_path / "run", old=1)
-    with pytest.raises(ValueError), new_folder(tmp_path / "run", force=True):  # noqa: PT011
+    with pytest.raises(ValueError), new_folder(tmp_path / "run", force=True):
         raise ValueError
     assert read_config(tmp_path / "run")["old"] == 1
     with new_folder(tmp_path / "run", force=True) as folder:
@@ -104,7 +104,7 @@ def test_broken_configurations(tmp_path, text, words):
 def test_what_is_no_run(tmp_path):
     with pytest.raises(BadInput, match="no such folder"):
         read_config(tmp_path / "nothing")
-    with pytest.raises(BadInput, match="config.json is missing"):
+    with pytest.raises(BadInput, match=r"config\.json is missing"):
         read_config(tmp_path)
     (tmp_path / "file").write_text("x")
     with pytest.raises(BadInput, match="not a folder"):

@@ -28,10 +28,7 @@ def pieces(train=(40, 12, 3), **changes):
 
 
 def alike(a: Batch, b: Batch) -> bool:
-    return all(
-        (x is None and y is None) or torch.equal(x.nan_to_num(-1), y.nan_to_num(-1))
-        for x, y in zip(a, b)
-    )
+    return all((x is None and y is None) or torch.equal(x.nan_to_num(-1), y.nan_to_num(-1)) for x, y in zip(a, b))
 
 
 def test_a_batch_is_a_function_of_seed_and_step():
@@ -53,7 +50,9 @@ def test_targets_are_the_rows_ahead_up_to_the_end_of_training():
                 end = next(end for start, end in ends.items() if start <= row < start + 100)
                 assert row < end
                 ahead = batch.future[b, t, :, 0]
-                wanted = torch.tensor([row + h if row + h < end else float("nan") for h in range(1, 5)], dtype=ahead.dtype)
+                wanted = torch.tensor(
+                    [row + h if row + h < end else float("nan") for h in range(1, 5)], dtype=ahead.dtype
+                )
                 torch.testing.assert_close(ahead, wanted, equal_nan=True)
             assert torch.isnan(batch.future[b, size:]).all()
 
