@@ -21,7 +21,7 @@ class ForecastConfig:
     d_model       its width
     quantiles     increasing, between 0 and 1; the one nearest to 0.5 is the forecast that errors are measured of
     members       networks that are trained side by side and averaged
-    dropout       on what a block adds, and before the head
+    dropout       on what a block adds
     epochs        at most so many; an epoch reads each row about four times
     max_minutes   of training at most
     batch_size    pieces of series in a step

@@ -38,7 +38,7 @@ class NetworkConfig:
     levels      of the quantiles, Q increasing numbers between 0 and 1
     bends, means, scales   per target, how normalised values become values of the target (`ForecastNetwork.straighten`)
     members     networks that are averaged
-    dropout     on what a block adds, and on its way to the head
+    dropout     on what a block adds
     """
 
     layers: str
@@ -82,8 +82,9 @@ class Tower(nn.Module):
         self.embeddings = nn.ModuleList(nn.Embedding(n, width, padding_idx=0) for n in config.categories)
         self.stack = pattern(config.layers, width, dropout=config.dropout)
         self.norm = nn.RMSNorm(width, eps=1e-6)
-        self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(width, config.horizon * len(config.bends) * len(config.levels))
+        for embedding in self.embeddings:
+            nn.init.normal_(cast(nn.Embedding, embedding).weight[1:], std=0.1)
         nn.init.normal_(self.head.weight, std=0.1 * width**-0.5)
         nn.init.zeros_(self.head.bias)
 
@@ -101,7 +102,7 @@ class Tower(nn.Module):
         for column, embedding in enumerate(self.embeddings):
             x = x + embedding(codes[..., column])
         h, state = self.stack(x, state, lengths=lengths, elapsed=elapsed if self.stack.timed else None)
-        return self.dropout(self.norm(h)), state
+        return self.norm(h), state
 
 
 class ForecastNetwork(nn.Module):

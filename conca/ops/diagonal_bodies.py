@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from conca.ops.doors import raised, real_of
-from conca.ops.scan import scan_doubling
+from conca.ops.scan import scan_tree
 from conca.types import BadInput
 
 __all__ = [
@@ -85,9 +85,9 @@ def diagonal_ssm_recurrence(
     """`diagonal_ssm` as it is defined, one step after another."""
     u, a, b, c, h, lengths, starts = aligned(u_BTD, a_DN, b_DN, c_DN, h_BDN, lengths, starts)
     outputs = []
-    for t in range(u.shape[1]):
+    for t, u_BD in enumerate(u.unbind(1)):
         valid = None if lengths is None else t < lengths[:, None]
-        x = u[:, t] if valid is None else torch.where(valid, u[:, t], 0)
+        x = u_BD if valid is None else torch.where(valid, u_BD, 0)
         old = h if starts is None else torch.where(starts[:, t, None, None], 0, h)
         new = a * old + b * x[..., None]
         y = (c * new).sum(-1).real
@@ -150,7 +150,7 @@ def _states_before(u_BJLD: Tensor, table: Tensor, b: Tensor, h: Tensor, segment:
         decay = torch.where((last == 0)[..., None], decay, 0)
     weights = torch.view_as_real(b[..., None] * table[..., :size].flip(-1))
     added = torch.einsum("dnsz,bjsd->bjdnz", weights, u_BJLD).contiguous()
-    after = scan_doubling(decay, torch.view_as_complex(added), h)
+    after = scan_tree(decay, torch.view_as_complex(added), h)
     return torch.cat([h[:, None], after[:, :-1]], 1)
 
 

@@ -1,8 +1,9 @@
 """First-order diagonal scan: h_t = a_t h_{t-1} + x_t, elementwise over channels, real or complex.
 
-Three bodies with one signature: `scan_recurrence` is the definition, `scan_doubling` (Hillis and Steele 1986) does it in log2(T)
-passes and runs where there is no kernel, `scan` is the door. The derivative of a scan is the same scan run backward in time
-with conjugate coefficients (Martin and Cundy 2018), so derivatives of any order are scans.
+Bodies with one signature: `scan_recurrence` is the definition; `scan_tree` joins neighbours two by two (Ladner and Fischer 1980,
+Blelloch 1990), in 2 log2(T) passes that are together as long as a few over all steps, and runs where there is no kernel;
+`scan_doubling` (Hillis and Steele 1986) takes log2(T) full passes; `scan` is the door. The derivative of a scan is the same scan run
+backward in time with conjugate coefficients (Martin and Cundy 2018), so derivatives of any order are scans.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from conca.ops import bodies
 from conca.ops.doors import apply, fold, has_kernel, opened, raised
 from conca.types import BadInput
 
-__all__ = ["scan", "scan_doubling", "scan_recurrence"]
+__all__ = ["scan", "scan_doubling", "scan_recurrence", "scan_tree"]
 
 Pair = tuple[Tensor, Tensor]
 Triple = tuple[Tensor, Tensor, Tensor]
@@ -32,7 +33,7 @@ def scan(a_BTE: Tensor, x_BTE: Tensor, h_BE: Tensor) -> Tensor:
     """
     a, x, h = _aligned(a_BTE, x_BTE, h_BE)
     if x.numel() == 0 or not has_kernel("scan", x.device.type):
-        return scan_doubling(a, x, h)
+        return scan_tree(a, x, h)
     shape = x.shape
     a, x, h = a.reshape(*shape[:2], -1), x.reshape(*shape[:2], -1), h.reshape(shape[0], -1)
     states = apply(_Scan, a, x, h) if opened(a, x, h) else _scan(a, x, h)
@@ -43,10 +44,27 @@ def scan_recurrence(a_BTE: Tensor, x_BTE: Tensor, h_BE: Tensor) -> Tensor:
     """`scan` as it is defined, one step after another."""
     a, x, h = _aligned(a_BTE, x_BTE, h_BE)
     states = []
-    for t in range(x.shape[1]):
-        h = a[:, t] * h + x[:, t]
+    for a_BE, x_BE in zip(a.unbind(1), x.unbind(1)):
+        h = a_BE * h + x_BE
         states.append(h)
     return torch.stack(states, 1) if states else x.clone()
+
+
+def scan_tree(a_BTE: Tensor, x_BTE: Tensor, h_BE: Tensor) -> Tensor:
+    """`scan` by joining the steps in pairs, scanning the pairs alike, and filling in the steps between."""
+    a, x, h = _aligned(a_BTE, x_BTE, h_BE)
+    return _tree(a, x, h) if x.numel() else x.clone()
+
+
+def _tree(a: Tensor, x: Tensor, h: Tensor) -> Tensor:
+    pairs = x.shape[1] // 2
+    if pairs == 0:
+        return a * h[:, None] + x
+    left, right = (slice(start, 2 * pairs, 2) for start in (0, 1))
+    odd = _tree(a[:, right] * a[:, left], a[:, right] * x[:, left] + x[:, right], h)
+    even = a[:, ::2] * torch.cat([h[:, None], odd], 1)[:, : x.shape[1] - pairs] + x[:, ::2]
+    states = torch.stack([even[:, :pairs], odd], 2).flatten(1, 2)
+    return states if x.shape[1] == 2 * pairs else torch.cat([states, even[:, -1:]], 1)
 
 
 def scan_doubling(a_BTE: Tensor, x_BTE: Tensor, h_BE: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch.library import opcheck
 from torch.testing import assert_close
 
 from conca.ops.bodies import plain_bodies
-from conca.ops.scan import _scan, _scan_backward, scan, scan_doubling, scan_recurrence
+from conca.ops.scan import _scan, _scan_backward, scan, scan_doubling, scan_recurrence, scan_tree
 from conca.types import BadInput
 
 WIDE = (torch.float64, torch.complex128)
@@ -39,7 +39,7 @@ def test_bodies_agree(shape, dtype):
     args, weight = example(*shape, dtype), torch.randn(shape, dtype=dtype)
     want = gradients(scan_recurrence, args, weight)
     close = {} if dtype in WIDE else {"rtol": 1e-4, "atol": 1e-4}
-    for function in (scan, scan_doubling):
+    for function in (scan, scan_tree, scan_doubling):
         for got, wanted in zip(gradients(function, args, weight), want):
             assert_close(got, wanted, **close)
 
