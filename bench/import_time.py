@@ -1,6 +1,6 @@
 """What `import conca` costs beside `import torch`: medians over fresh interpreters, without the bare interpreter's own time.
 
-    python bench/import_time.py
+python bench/import_time.py
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Encoding:
     def inputs(self, schema: Schema) -> int:
         """The number I of inputs of a row."""
         numbers = 3 * len(self.bends) + 2 * len(self.covariate_bends)
-        return numbers + 2 * len(self.cycles) + (not schema.grid.regular)
+        return numbers + 4 * len(self.cycles) + (not schema.grid.regular)
 
     def knows(self, key: Key) -> bool:
         """Whether a series has a scale of its own."""
@@ -119,7 +119,7 @@ class Encoding:
         numbers = self.covariates.transform(bend(series.numeric, self.covariate_bends)).clip(-FARTHEST, FARTHEST)
         anchor = held(value)
         parts = [np.nan_to_num(value), anchor, np.isnan(value), held(numbers), np.isnan(numbers)]
-        parts.append(calendar(series.times, self.cycles, schema.grid))
+        parts.append(doubled(calendar(series.times, self.cycles, schema.grid)))
         elapsed = None if schema.grid.regular else schema.grid.elapsed(series.times)
         if elapsed is not None:
             parts.append(np.log1p(elapsed)[:, None])
@@ -201,6 +201,12 @@ def choose_bends(parts: Sequence[Floats], columns: int, normalised: bool = True)
 def without_origin(scaler: Scaler, bends: Sequence[float]) -> Scaler:
     """A scaler that leaves 0 where it is in columns that are bent."""
     return Scaler(tuple(0.0 if b > 0 else m for m, b in zip(scaler.mean, bends)), scaler.scale)
+
+
+def doubled(places: Floats) -> Floats:
+    """Sines and cosines (T, 2 * cycles), and beside them those of twice the angles."""
+    sine, cosine = places[:, 0::2], places[:, 1::2]
+    return np.concatenate([places, 2 * sine * cosine, cosine**2 - sine**2], axis=1)
 
 
 def held(values: Floats) -> Floats:

@@ -24,7 +24,7 @@ class ForecastConfig:
     dropout       on what a block adds
     epochs        at most so many; an epoch reads each row about four times
     max_minutes   of training at most
-    batch_size    pieces of series in a step
+    batch_size    pieces of series in a step, for each member
     length        rows of a piece
     lr, weight_decay  highest rate and decay of AdamW
     patience      epochs without a better validation error before training stops

@@ -214,7 +214,12 @@ class Forecaster:
         length = min(config.length, max(split.train for split in splits))
         train, known = [split.train for split in splits], [split.validation for split in splits]
         pieces = Pieces(
-            encoded, train, horizon=config.horizon, length=length, batch_size=config.batch_size, seed=config.seed
+            encoded,
+            train,
+            horizon=config.horizon,
+            length=length,
+            batch_size=config.batch_size * config.members,
+            seed=config.seed,
         )
         validation = windows(encoded, train, known, horizon=config.horizon, length=length, batch_size=config.batch_size)
         return pieces, [batch for batch in validation if not bool(torch.isnan(batch.future).all())]

@@ -36,6 +36,16 @@ _decorating = Lock()
 _chosen: list[Path | None] = []
 
 
+def _forget() -> None:
+    """In the child of a fork nobody is left to give the lock back."""
+    global _decorating
+    _decorating = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
 def compiled(function: Function) -> Any:
     """A kernel: without the interpreter's lock, kept on disk, never parallel by itself."""
     options: dict[str, Any] = {"nogil": True, "fastmath": FASTMATH, "error_model": "numpy"}

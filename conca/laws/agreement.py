@@ -9,7 +9,19 @@ import torch
 from torch import Tensor
 
 from conca.laws.compare import TOLERANCES, same, whole
-from conca.laws.inputs import FORMS, LENGTHS, Form, drawn, fresh_leaf, gradients, leaf_tensors, starts, times, warm
+from conca.laws.inputs import (
+    FORMS,
+    LENGTHS,
+    LONG,
+    Form,
+    drawn,
+    fresh_leaf,
+    gradients,
+    leaf_tensors,
+    starts,
+    times,
+    warm,
+)
 from conca.laws.outcome import DoesNotApply
 from conca.layers.mixer import Mixer
 from conca.layers.states import leaves
@@ -39,6 +51,11 @@ def forms_agree(mixer: Mixer[Any]) -> None:
                     with torch.no_grad():
                         result = form(mixer, drawn(mixer, T), state, **options)
                     same(whole(mixer, result), expected, f"{what}, without gradients")
+    with torch.no_grad():
+        for options in [{}, times(mixer, LONG)] if mixer.timed else [{}]:
+            state, x = warm(mixer), drawn(mixer, LONG)
+            expected = whole(mixer, mixer.recurrent(x, state, **options))
+            same(whole(mixer, mixer(x, state, **options)), expected, f"forward, {LONG} tokens")
 
 
 def forms_agree_float32(mixer: Mixer[Any]) -> None:
@@ -89,10 +106,12 @@ def loss(mixer: Mixer[Any], result: tuple[Tensor, Any]) -> Tensor:
 
 
 def _grads(mixer: Mixer[Any], form: Form, T: int, options: dict[str, Tensor]) -> tuple[Tensor, ...]:
-    """To the input, the parameters and the incoming state."""
+    """To the input, the times, the parameters and the incoming state."""
     x, state = drawn(mixer, T).requires_grad_(), fresh_leaf(warm(mixer))
+    options = {k: t.clone().requires_grad_() if t.is_floating_point() else t for k, t in options.items()}
     total = loss(mixer, form(mixer, x, state, **options))
-    wanted = [x, *mixer.parameters(), *leaf_tensors(state)]
+    real = [t for t in options.values() if t.is_floating_point()]
+    wanted = [x, *real, *mixer.parameters(), *leaf_tensors(state)]
     return gradients(total, wanted)
 
 
@@ -112,6 +131,28 @@ def gradients_agree(mixer: Mixer[Any]) -> None:
             for name in ("forward", "chunked"):
                 what = f"gradients of {name}, {T} tokens{', with ' + ', '.join(options) if options else ''}"
                 same(_grads(mixer, FORMS[name], T, options), expected, what)
+    _slopes_are_differences(mixer)
+
+
+def _slopes_are_differences(mixer: Mixer[Any], T: int = 7, step: float = 1e-6) -> None:
+    """The gradient to each parameter, along one direction, against central differences."""
+    for name, parameter in mixer.named_parameters():
+        if not parameter.requires_grad or not parameter.is_floating_point():
+            continue
+        generator = torch.Generator().manual_seed(11)
+        way = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter)
+        (slope,) = gradients(loss(mixer, mixer(drawn(mixer, T), warm(mixer))), [parameter])
+        state, ends = warm(mixer), []
+        with torch.no_grad():
+            kept = parameter.clone()
+            try:
+                for sign in (1, -1):
+                    parameter.copy_(kept + sign * step * way)
+                    ends.append(loss(mixer, mixer(drawn(mixer, T), state)))
+            finally:
+                parameter.copy_(kept)
+        near = (ends[0] - ends[1]) / (2 * step)
+        same((slope * way).sum(), near, f"the gradient to {name} against finite differences", 1e-5)
 
 
 def _second(mixer: Mixer[Any], form: Form, T: int) -> tuple[Tensor, ...]:

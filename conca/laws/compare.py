@@ -17,6 +17,8 @@ TOLERANCES: dict[torch.dtype, float] = {
     torch.float64: 1e-9,
     torch.float32: 2e-4,
     torch.bfloat16: 6e-2,
+    torch.complex128: 1e-9,
+    torch.complex64: 2e-4,
 }
 """Absolute and relative, for each dtype."""
 
@@ -30,7 +32,7 @@ def same(got: State, expected: State, what: str, tolerance: float | None = None)
         assert a.dtype == b.dtype, f"{what}: tensor {place} is {a.dtype}, expected {b.dtype}"
         limit = TOLERANCES.get(a.dtype, 0.0) if tolerance is None else tolerance
         if not torch.allclose(a, b, rtol=limit, atol=limit):
-            gap = (a.double() - b.double()).abs().nan_to_num(nan=float("inf")).max()
+            gap = (a.to(torch.complex128) - b.to(torch.complex128)).abs().nan_to_num(nan=float("inf")).max()
             raise AssertionError(f"{what}: tensor {place} differs by {gap.item():.1e}")
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "CHUNK",
     "FORMS",
     "LENGTHS",
+    "LONG",
     "drawn",
     "fresh_leaf",
     "gradients",
@@ -29,6 +30,8 @@ BATCH = 3
 CHUNK = 4
 LENGTHS = (0, 1, 3, 7, 17)
 """Nothing, one token, less than a chunk, odd and prime, several chunks and one more."""
+LONG = 131
+"""Beyond two chunks of 64, where a body may have its own."""
 
 Form = Callable[..., tuple[Tensor, Any]]
 FORMS: dict[str, Form] = {

@@ -68,10 +68,12 @@ def check(target: type[Mixer[Any]] | Mixer[Any], laws: tuple[str, ...] | None = 
     name = (target if inspect.isclass(target) else type(target)).__name__.lower()
     with _double():
         samples = target.samples() if inspect.isclass(target) else (copy.deepcopy(target),)
-        for number, sample in enumerate(samples):
-            sample.double().eval()
-            for law in laws or tuple(LAWS):
-                yield judge(name, number, law, LAWS[law], sample)
+        samples = tuple(sample.double().eval() for sample in samples)
+    for number, sample in enumerate(samples):
+        for law in laws or tuple(LAWS):
+            with _double():
+                verdict = judge(name, number, law, LAWS[law], sample)
+            yield verdict
 
 
 @contextmanager

@@ -11,6 +11,7 @@ only when its state is the one at the tip. A window is a buffer of twice its siz
 
 from __future__ import annotations
 
+import os
 from threading import Lock
 from typing import NamedTuple, Self
 
@@ -29,6 +30,16 @@ PIECE = 256
 """Queries of a windowed layer that are run at once, at least."""
 
 _claim = Lock()
+
+
+def _forget() -> None:
+    """In the child of a fork nobody is left to give the lock back."""
+    global _claim
+    _claim = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 class Cache(NamedTuple):
@@ -58,7 +69,7 @@ class Attention(Mixer[Cache]):
         device, dtype: of the parameters.
 
     Raises:
-        ValueError: if `n_heads` does not divide `d_model` and `d_head` is not given, or `window` is less than 1.
+        ValueError: if `n_heads` does not divide `d_model` and `d_head` is not given, or a number is less than 1.
     """
 
     ragged = True
@@ -77,10 +88,11 @@ class Attention(Mixer[Cache]):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        for name, value in (("n_heads", n_heads), ("d_head", d_head), ("window", window)):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} must be a whole number from 1 on, got {value}")
         if d_head is None and d_model % n_heads:
             raise ValueError(f"n_heads={n_heads} does not divide d_model={d_model}; give d_head")
-        if window is not None and window < 1:
-            raise ValueError(f"window must be at least 1, got {window}")
         self.d_model, self.n_heads, self.window, self.rope_base = d_model, n_heads, window, rope_base
         self.d_head = d_model // n_heads if d_head is None else d_head
         self.bounded = window is not None
@@ -91,12 +103,13 @@ class Attention(Mixer[Cache]):
 
     @classmethod
     def samples(cls) -> tuple[Self, ...]:
-        """Full, a window that slides, one longer than the text, one of two tokens with an odd head and no positions."""
+        """Full; windows that slide, are longer than the text, hold two tokens (odd head, no positions) or one."""
         return (
             cls(8, n_heads=2),
             cls(8, n_heads=2, window=3),
             cls(6, n_heads=2, window=64, bias=True),
             cls(4, n_heads=1, d_head=3, window=2, rope_base=None),
+            cls(2, n_heads=1, window=1),
         )
 
     def init_state(self, batch: int) -> Cache:
@@ -119,11 +132,7 @@ class Attention(Mixer[Cache]):
         state.k_BCHK[rows, state.fill_B] = k[:, 0].to(state.k_BCHK.dtype)
         state.v_BCHK[rows, state.fill_B] = v[:, 0].to(state.v_BCHK.dtype)
         state = state._replace(fill_B=state.fill_B + 1, seen_B=state.seen_B + 1)
-        slot = torch.arange(state.k_BCHK.shape[1], device=x.device)
-        mask = slot < state.fill_B[:, None]
-        if self.window is not None:
-            mask &= slot >= state.fill_B[:, None] - self.window
-        return self._read(q, state.k_BCHK, state.v_BCHK, mask[:, None])[:, 0], state
+        return self._read(q, *self._visible(state))[:, 0], state
 
     def parallel(
         self, x: Tensor, state: Cache, *, lengths: Tensor | None, starts: Tensor | None, elapsed: Tensor | None
@@ -144,11 +153,12 @@ class Attention(Mixer[Cache]):
         """Reads T tokens, of which n count in each row, into a buffer of its own."""
         T, old, device = x_BTD.shape[1], state.k_BCHK.shape[1], x_BTD.device
         q, k, v = self._project(x_BTD, state.seen_B)
-        keys = torch.cat([state.k_BCHK, k.to(state.k_BCHK.dtype)], 1)
-        values = torch.cat([state.v_BCHK, v.to(state.v_BCHK.dtype)], 1)
         slot, t = torch.arange(old, device=device), torch.arange(T, device=device)
+        mine = slot < state.fill_B[:, None]  # behind the fill others may have written anything, NaN too
+        past = (z.masked_fill(~mine[..., None, None], 0) for z in (state.k_BCHK, state.v_BCHK))
+        keys, values = (torch.cat([old_z, z.to(old_z.dtype)], 1) for old_z, z in zip(past, (k, v)))
         at_BS = torch.cat([(state.seen_B - state.fill_B)[:, None] + slot, state.seen_B[:, None] + t], 1)
-        real_BS = torch.cat([slot < state.fill_B[:, None], torch.ones(len(n_B), T, dtype=torch.bool, device=device)], 1)
+        real_BS = torch.cat([mine, torch.ones(len(n_B), T, dtype=torch.bool, device=device)], 1)
         now_BT1 = (state.seen_B[:, None] + t)[..., None]
         mask_BTS = real_BS[:, None] & (at_BS[:, None] <= now_BT1)
         if self.window is not None:
@@ -169,7 +179,25 @@ class Attention(Mixer[Cache]):
             q, k = rotate(q, at_BT, self.rope_base), rotate(k, at_BT, self.rope_base)
         return q, k, v
 
-    def _read(self, q_BTHK: Tensor, k_BSHK: Tensor, v_BSHK: Tensor, mask_BTS: Tensor) -> Tensor:
+    def _visible(self, state: Cache) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Keys, values and mask (B, 1, S) of the entries that the newest token sees.
+
+        What others have written behind the fill, and what has left the window, may be NaN: it is cut off, or made 0.
+        """
+        fill = state.fill_B
+        low, high = (int(end) for end in torch.aminmax(fill))
+        begin = 0 if self.window is None else max(0, low - self.window)
+        k, v = (z[:, begin:high] for z in (state.k_BCHK, state.v_BCHK))
+        if low == high:
+            return k, v, None
+        slot = torch.arange(begin, high, device=fill.device)
+        seen = slot < fill[:, None]
+        if self.window is not None:
+            seen &= slot >= fill[:, None] - self.window
+        k, v = (z.masked_fill(~seen[..., None, None], 0) for z in (k, v))
+        return k, v, seen[:, None]
+
+    def _read(self, q_BTHK: Tensor, k_BSHK: Tensor, v_BSHK: Tensor, mask_BTS: Tensor | None) -> Tensor:
         q, k, v = (z.to(q_BTHK.dtype).transpose(1, 2) for z in (q_BTHK, k_BSHK, v_BSHK))
         y: Tensor = self.dropout(self.out(attend(q, k, v, mask_BTS).transpose(1, 2).flatten(2)))
         return y
@@ -193,8 +221,7 @@ class Attention(Mixer[Cache]):
             return state._replace(k_BCHK=k, v_BCHK=v, tip_B=state.fill_B.clone())
         keep = state.fill_B.clamp(max=self.window)
         entry = (state.fill_B - keep)[:, None] + torch.arange(2 * self.window, device=keep.device)
-        source = entry.clamp(max=2 * self.window - 1)
-        k, v = (_gathered(z, source, keep) for z in (state.k_BCHK, state.v_BCHK))
+        k, v = (_gathered(z, entry.clamp(max=z.shape[1] - 1), keep) for z in (state.k_BCHK, state.v_BCHK))
         return Cache(k, v, keep, state.seen_B, keep.clone())
 
     def canonical(self, state: Cache) -> State:
@@ -219,7 +246,7 @@ class Attention(Mixer[Cache]):
 def _at_tip(state: Cache) -> bool:
     k = state.k_BCHK
     closed = k.is_inference() and not torch.is_inference_mode_enabled()
-    if closed or k.requires_grad or (k.stride(0) == 0 and len(k) > 1):
+    if closed or k.requires_grad or state.v_BCHK.requires_grad or (k.stride(0) == 0 and len(k) > 1):
         return False
     return bool(((state.fill_B == state.tip_B) & (state.fill_B < k.shape[1])).all())
 

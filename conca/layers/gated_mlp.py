@@ -60,11 +60,14 @@ class GatedMLP(Mixer[tuple[()]]):
 
     def step(self, x: Tensor, state: tuple[()], *, elapsed: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
         """One token: x (B, D)."""
-        y: Tensor = self.out(self.dropout(F.silu(self.gate(x)) * self.inner(x)))
-        return y, state
+        return self._mapped(x), state
 
     def parallel(
         self, x: Tensor, state: tuple[()], *, lengths: Tensor | None, starts: Tensor | None, elapsed: Tensor | None
     ) -> tuple[Tensor, tuple[()]]:
         """Every position for itself."""
-        return self.step(x, state)
+        return self._mapped(x), state
+
+    def _mapped(self, x: Tensor) -> Tensor:
+        y: Tensor = self.out(self.dropout(F.silu(self.gate(x)) * self.inner(x)))
+        return y

@@ -36,7 +36,7 @@ class LSTM(Mixer[LSTMState]):
     Args:
         d_model: width of input and output.
         bias: as in `torch.nn.LSTM`.
-        device, dtype: of the parameters.
+        device, dtype: of the parameters, which are float32 or better.
     """
 
     ragged = True
@@ -51,7 +51,8 @@ class LSTM(Mixer[LSTMState]):
     ) -> None:
         super().__init__()
         self.d_model = d_model
-        self.core = nn.LSTM(d_model, d_model, bias=bias, batch_first=True, device=device, dtype=dtype)
+        wide = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
+        self.core = nn.LSTM(d_model, d_model, bias=bias, batch_first=True, device=device, dtype=wide)
 
     @classmethod
     def samples(cls) -> tuple[Self, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, final
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from conca.layers.rows import inside, segments, stairs
-from conca.layers.states import batch_of, where
+from conca.layers.states import batch_of, tree_map, where
 from conca.types import S, State, nearest
 
 __all__ = ["Mixer", "Output", "Role", "Work"]
@@ -82,6 +83,8 @@ class Mixer(nn.Module, Generic[S]):
         for name in FINAL:
             if name in cls.__dict__:
                 raise TypeError(f"{cls.__name__}.{name}: this form belongs to Mixer; write step and parallel")
+        if "step" in cls.__dict__:
+            cls.step = _guarded_step(cls.__dict__["step"])  # type: ignore[method-assign]
 
     @classmethod
     def samples(cls) -> tuple[Self, ...]:
@@ -181,10 +184,10 @@ class Mixer(nn.Module, Generic[S]):
         if x.numel() == 0:
             return x.new_zeros(x.shape), state
         outputs: list[Tensor] = []
-        for t in range(x.shape[1]):
+        for t, x_BD in enumerate(x.unbind(1)):  # a slice at every step would make the backward quadratic
             if starts is not None and bool(starts[:, t].any()):
                 state = where(starts[:, t], self.init_state(len(x)), state)
-            y, new = self.step(x[:, t], state, elapsed=None if elapsed is None else elapsed[:, t])
+            y, new = self.step(x_BD, state, elapsed=None if elapsed is None else elapsed[:, t])
             if lengths is not None:
                 live = t < lengths
                 y, new = y.masked_fill(~live[:, None], 0), where(live, new, state)
@@ -226,6 +229,9 @@ class Mixer(nn.Module, Generic[S]):
         self, x: Tensor, state: S | None, lengths: Tensor | None, starts: Tensor | None, elapsed: Tensor | None
     ) -> tuple[Tensor, S, Tensor | None, Tensor | None, Tensor | None]:
         name = type(self).__name__
+        for word, tensor in (("x", x), ("lengths", lengths), ("starts", starts), ("elapsed", elapsed)):
+            if tensor is not None and not isinstance(tensor, Tensor):
+                raise ValueError(f"{name}: {word} must be a tensor, got {type(tensor).__name__}")
         if x.dim() != 3 or x.shape[2] != self.d_model:
             raise ValueError(f"{name}: expected x of shape (batch, time, {self.d_model}), got {tuple(x.shape)}")
         if not x.is_floating_point():
@@ -245,6 +251,8 @@ class Mixer(nn.Module, Generic[S]):
             state = self.init_state(len(x))
         elif batch_of(state) not in (None, len(x)):
             raise ValueError(f"{name}: the state has {batch_of(state)} rows, x has {len(x)}")
+        elif torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            state = tree_map(_usable, state)
         if lengths is not None:
             if lengths.is_floating_point() or not _within(lengths, x.shape[1]):
                 raise ValueError(f"{name}: lengths must be integers from 0 to {x.shape[1]}")
@@ -257,7 +265,8 @@ class Mixer(nn.Module, Generic[S]):
         return x, state, lengths, starts, elapsed
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        kept = [self.get_parameter(name) for name, role in self.roles().items() if role.float32]
+        own = dict(self.named_parameters())  # a pruned or parametrised weight is not among them under its name
+        kept = [own[name] for name, role in self.roles().items() if role.float32 and name in own]
         ids = {id(t) for p in kept for t in (p, p.grad) if t is not None}
 
         def guarded(tensor: Tensor) -> Tensor:
@@ -267,6 +276,32 @@ class Mixer(nn.Module, Generic[S]):
 
         super()._apply(guarded, recurse)  # type: ignore[no-untyped-call]
         return self
+
+
+def _guarded_step(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A family's step behind the checks of the contract."""
+
+    @functools.wraps(step)
+    def guarded(self: Mixer[Any], x: Tensor, state: Any, *, elapsed: Tensor | None = None) -> Any:
+        name = type(self).__name__
+        if x.dim() != 2 or x.shape[1] != self.d_model:
+            raise ValueError(f"{name}.step: expected x of shape (batch, {self.d_model}), got {tuple(x.shape)}")
+        if batch_of(state) not in (None, len(x)):
+            raise ValueError(f"{name}.step: the state has {batch_of(state)} rows, x has {len(x)}")
+        if elapsed is None:
+            return step(self, x, state)
+        if not self.timed:
+            raise ValueError(f"{name} does not understand elapsed: it takes every step as one nominal step")
+        if elapsed.shape != x.shape[:1]:
+            raise ValueError(f"{name}.step: expected elapsed of shape ({len(x)},), got {tuple(elapsed.shape)}")
+        return step(self, x, state, elapsed=elapsed)
+
+    return guarded
+
+
+def _usable(leaf: Tensor) -> Tensor:
+    """What was made in inference mode, copied, so that it can be part of a graph."""
+    return leaf.clone() if leaf.is_inference() and not torch.is_inference_mode_enabled() else leaf
 
 
 def _within(lengths: Tensor, limit: int) -> bool:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
-from conca.layers.rows import inside
+from conca.layers.rows import inside, segments
 from conca.ops.diagonal import diagonal_ssm
 from conca.ops.discretise import zero_order_hold
 from conca.ops.hippo import legs_normal
@@ -110,7 +110,7 @@ class S4D(Mixer[S4DState]):
         """One token: x (B, D), elapsed (B,)."""
         u = x.to(self.log_dt.dtype)
         a, b = self.discretised(elapsed)
-        h = a * torch.view_as_complex(state.h_BDN2.contiguous()) + b * u[..., None]
+        h = a * self._modes(state) + b * u[..., None]
         y = 2 * (torch.view_as_complex(self.c) * h).sum(-1).real
         return self._mixed(y, u, x.dtype), S4DState(torch.view_as_real(h))
 
@@ -118,21 +118,30 @@ class S4D(Mixer[S4DState]):
         self, x: Tensor, state: S4DState, *, lengths: Tensor | None, starts: Tensor | None, elapsed: Tensor | None
     ) -> tuple[Tensor, S4DState]:
         """The fused scan; with `elapsed` a scan over factors that differ from step to step."""
-        u = x.to(self.log_dt.dtype)
-        h = torch.view_as_complex(state.h_BDN2.contiguous())
+        if elapsed is not None and starts is not None:
+            return segments(self, x, state, lengths, starts, elapsed)
+        u, h = x.to(self.log_dt.dtype), self._modes(state)
         c = 2 * torch.view_as_complex(self.c)
-        if elapsed is None:
-            a, b = self.discretised()
-            y, h = diagonal_ssm(u, a, b, c, h, lengths=lengths, starts=starts)
-        else:
-            if lengths is not None:
-                elapsed = elapsed * inside(x, lengths)  # a pad is a step of no duration
-            a, b = self.discretised(elapsed)
-            if starts is not None:
-                a = a.masked_fill(starts[..., None, None], 0)
-            h_BTDN = scan(a, b * u[..., None], h)
-            y, h = (c * h_BTDN).sum(-1).real, h_BTDN[:, -1].clone()
+        with torch.autocast(x.device.type, enabled=False):
+            if elapsed is None:
+                a, b = self.discretised()
+                y, h = diagonal_ssm(u, a, b, c, h, lengths=lengths, starts=starts)
+            else:
+                if lengths is not None:
+                    elapsed = elapsed * inside(x, lengths)  # a pad is a step of no duration
+                a, b = self.discretised(elapsed)
+                h_BTDN = scan(a, b * u[..., None], h)
+                y, h = (c * h_BTDN).sum(-1).real, h_BTDN[:, -1].clone()
         return self._mixed(y, u, x.dtype), S4DState(torch.view_as_real(h))
+
+    def _modes(self, state: S4DState) -> Tensor:
+        """The state as complex numbers (B, D, N/2). Raises ValueError for the state of another size."""
+        own = self.d_model, self.d_state // 2, 2
+        if state.h_BDN2.shape[1:] != own:
+            raise ValueError(
+                f"S4D: expected a state of shape (batch, {', '.join(map(str, own))}), got {tuple(state.h_BDN2.shape)}"
+            )
+        return torch.view_as_complex(state.h_BDN2.contiguous())
 
     def _mixed(self, y: Tensor, u: Tensor, dtype: torch.dtype) -> Tensor:
         out: Tensor = F.glu(self.out(self.dropout(F.gelu((y + self.skip * u).to(dtype)))), -1)
@@ -148,7 +157,7 @@ class S4D(Mixer[S4DState]):
         """Per mode a complex product, an input and a reading: eight multiply-adds; and the output map."""
         modes = self.d_model * self.d_state // 2
         common = super().work()
-        return Work(8 * modes + self.out.weight.numel() + self.d_model, common.bytes + 8 * modes)
+        return Work(8 * modes + 2 * self.d_model**2 + self.d_model, common.bytes + 8 * modes)
 
 
 def lin(size: int) -> tuple[Tensor, Tensor]:

@@ -53,6 +53,11 @@ class NetworkConfig:
     members: int = 1
     dropout: float = 0.0
 
+    @property
+    def middle(self) -> int:
+        """Which of the levels is nearest to a half."""
+        return min(range(len(self.levels)), key=lambda i: abs(self.levels[i] - 0.5))
+
     def as_dict(self) -> dict[str, Any]:
         """Lists, strings and numbers, ready for JSON."""
         return asdict(self)
@@ -73,10 +78,11 @@ class NetworkConfig:
 
 
 class Tower(nn.Module):
-    """One member: rows to hidden rows (`read`), hidden rows to forecasts (`head`)."""
+    """One member: rows to hidden rows, and these to quantiles."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
+        self.config = config
         width = config.d_model
         self.enter = nn.Linear(config.inputs, width)
         self.embeddings = nn.ModuleList(nn.Embedding(n, width, padding_idx=0) for n in config.categories)
@@ -104,6 +110,15 @@ class Tower(nn.Module):
         h, state = self.stack(x, state, lengths=lengths, elapsed=elapsed if self.stack.timed else None)
         return self.norm(h), state
 
+    def quantiles(self, h: Tensor, anchor: Tensor) -> Tensor:
+        """Normalised quantiles (..., H, K, Q), outward from the middle one: h (..., D), anchor (..., K)."""
+        config, middle = self.config, self.config.middle
+        raw = self.head(h).reshape(*h.shape[:-1], config.horizon, len(config.bends), len(config.levels))
+        below = -F.softplus(raw[..., :middle]).flip(-1).cumsum(-1).flip(-1)
+        above = F.softplus(raw[..., middle + 1 :]).cumsum(-1)
+        centre = anchor[..., None, :, None] + raw[..., middle : middle + 1]
+        return torch.cat([centre + below, centre, centre + above], -1)
+
 
 class ForecastNetwork(nn.Module):
     """Quantile forecasts at every row of a series; state goes in and comes out.
@@ -120,7 +135,7 @@ class ForecastNetwork(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.config = config
-        self.middle = min(range(len(config.levels)), key=lambda i: abs(config.levels[i] - 0.5))
+        self.middle = config.middle
         self.towers = nn.ModuleList(Tower(config) for _ in range(config.members))
         self.register_buffer("spread", torch.ones(len(config.bends), len(config.levels)))
         self.float()
@@ -154,14 +169,7 @@ class ForecastNetwork(nn.Module):
 
     def members(self, h: Tensor, anchor: Tensor) -> Tensor:
         """Normalised quantiles of every member: h (members, ..., D), anchor (..., K) give (members, ..., H, K, Q)."""
-        targets, levels = len(self.config.bends), len(self.config.levels)
-        raw = torch.stack([cast(Tower, tower).head(own) for tower, own in zip(self.towers, h)])
-        raw = raw.reshape(*raw.shape[:-1], self.config.horizon, targets, levels)
-        middle = self.middle
-        below = -F.softplus(raw[..., :middle]).flip(-1).cumsum(-1).flip(-1)
-        above = F.softplus(raw[..., middle + 1 :]).cumsum(-1)
-        centre = anchor[..., None, :, None] + raw[..., middle : middle + 1]
-        return torch.cat([centre + below, centre, centre + above], -1)
+        return torch.stack([cast(Tower, tower).quantiles(own, anchor) for tower, own in zip(self.towers, h)])
 
     def normalised(self, h: Tensor, anchor: Tensor) -> Tensor:
         """Normalised quantiles (..., H, K, Q): the mean of the members, with the calibrated spread."""

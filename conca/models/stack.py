@@ -11,7 +11,9 @@ import importlib
 import importlib.util
 import inspect
 import re
+import sys
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -82,7 +84,7 @@ class Stack(Mixer[tuple[State, ...]]):
     """Mixers of one width in a row; the state is the tuple of theirs. Timed if any part is, bounded if all are.
 
     Raises:
-        ValueError: for no parts, or parts of different width.
+        ValueError: for no parts, parts of different width, or parts that are no mixers.
     """
 
     ragged = resets = True
@@ -90,6 +92,9 @@ class Stack(Mixer[tuple[State, ...]]):
     def __init__(self, parts: Iterable[Mixer[Any]]) -> None:
         super().__init__()
         self.parts = cast("Sequence[Mixer[Any]]", nn.ModuleList(parts))
+        for part in self.parts:
+            if not isinstance(part, Mixer):
+                raise ValueError(f"a stack is made of mixers, and {type(part).__name__} is none")
         widths = {part.d_model for part in self.parts}
         if len(widths) != 1:
             raise ValueError(f"a stack needs parts of one width, got {sorted(widths)}")
@@ -203,19 +208,33 @@ def family(name: str) -> type[Mixer[Any]]:
 
 
 def _module(place: str) -> Any:
-    if not place.endswith(".py"):
-        try:
-            return importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            raise BadInput(f"cannot import {place!r}: {error}") from error
-    path = Path(place)
-    if not path.is_file():
+    """A module by its name, or the file at a path, which can import what stands beside it."""
+    path = Path(place).absolute()
+    if place.endswith(".py") and not path.is_file():
         raise BadInput(f"{place}: no such file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    try:
+        return _from_file(path) if place.endswith(".py") else importlib.import_module(place)
+    except Exception as error:  # whatever a user's file does while it is read
+        raise BadInput(f"cannot import {place}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def _from_file(path: Path) -> Any:
+    name = f"{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise BadInput(f"{place}: not a Python file")
+        raise ImportError("not a Python file")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.path.remove(str(path.parent))
     return module
 
 
@@ -232,7 +251,7 @@ def _options(brackets: str, word: str) -> dict[str, Any]:
 def _made(name: str, d_model: int, options: dict[str, Any]) -> Mixer[Any]:
     try:
         return family(name)(d_model, **options)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, BadInput):
             raise
-        raise BadInput(f"layer {name!r}: {error}") from error
+        raise BadInput(f"layer {name!r}: {' '.join(str(error).split())}") from error

@@ -44,7 +44,7 @@ def diagonal_ssm(
     or complex128 where any argument is of double precision; half precisions are computed in float32.
     lengths (B,) integers: past the length of a row y is 0 and the state stays what it was after the last valid token; u there may
     be anything, NaN too, and gets gradient 0. starts (B, T) bool: the state is set to 0 before that step.
-    Raises BadInput where the shapes do not fit. Memory of a training step is O(T), not O(T N).
+    Raises BadInput where the shapes do not fit. For the backward pass the kernel keeps its inputs and every 64th state, not all.
     """
     dtype = u_BTD.dtype
     u, a, b, c, h, lengths, starts = aligned(u_BTD, a_DN, b_DN, c_DN, h_BDN, lengths, starts)
@@ -62,15 +62,17 @@ def _diagonal_ssm(
     u: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor, lengths: Maybe, starts: Maybe, save: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y, the last state, and with `save` what the backward kernel needs of the states: those before each chunk, in its order."""
-    saved = _room(u, a, save)
+    saved = _room(u, a, lengths, save)
     y, last = bodies.required("diagonal_ssm", u.device.type)(u, a, b, c, h, lengths, starts, saved)
     return y, last, saved
 
 
-def _room(u: Tensor, a: Tensor, save: bool) -> Tensor:
-    """(B, 0), or a complex number per row, chunk, mode and channel, these rounded up to blocks of 16. Zeros, as rows may end early."""
+def _room(u: Tensor, a: Tensor, lengths: Maybe, save: bool) -> Tensor:
+    """(B, 0), or for each row a complex number per chunk, mode and channel, these in blocks of 64 bytes."""
     B, T, D = u.shape
-    return u.new_zeros(B, -(-T // CHUNK) * a.shape[1] * 2 * (-(-D // 16) * 16) if save else 0)
+    block = 64 // u.element_size()
+    size = -(-T // CHUNK) * a.shape[1] * 2 * (-(-D // block) * block) if save else 0
+    return u.new_empty(B, size) if lengths is None else u.new_zeros(B, size)
 
 
 @_diagonal_ssm.register_fake
@@ -78,7 +80,7 @@ def _(
     u: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor, lengths: Maybe, starts: Maybe, save: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     y, last = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, h))
-    return y, last, _room(u, a, save)
+    return y, last, _room(u, a, lengths, save)
 
 
 @_diagonal_ssm.register_vmap

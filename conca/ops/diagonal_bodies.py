@@ -106,7 +106,10 @@ def diagonal_ssm_chunked(
     lengths: Maybe = None,
     starts: Maybe = None,
 ) -> tuple[Tensor, Tensor]:
-    """`diagonal_ssm` by matrix products within chunks and a scan between them. Differentiable any number of times."""
+    """`diagonal_ssm` by matrix products within chunks and a scan between them. Differentiable any number of times.
+
+    Unlike the recurrence and the kernel, what is not finite (and not padding) spreads over its chunk, and past a start.
+    """
     u, a, b, c, h, lengths, starts = aligned(u_BTD, a_DN, b_DN, c_DN, h_BDN, lengths, starts)
     y, last, _ = chunks(u, a, b, c, h, lengths, starts, CHUNK if starts is None else PACKED_CHUNK)
     return y, last

@@ -103,10 +103,11 @@ class _Phi(Function):
 
     @staticmethod
     def forward(z: Tensor, order: int) -> Tensor:
-        safe = torch.where(z == 0, 1, z)
+        flat = z.abs() < torch.finfo(z.dtype).tiny ** 0.5  # complex division fails on numbers that underflow
+        safe = torch.where(flat, 1, z)
         value = torch.expm1(safe) / safe
         if order == 1:
-            return torch.where(z == 0, 1, value)
+            return torch.where(flat, 1 + z / 2, value)
         for k in range(1, order):
             value = (value - 1 / factorial(k)) / safe
         series, near = torch.zeros_like(z), torch.where(z.abs() < 2, z, 0)

@@ -20,7 +20,6 @@ from conca.types import BadInput
 
 __all__ = ["scan", "scan_doubling", "scan_recurrence", "scan_tree"]
 
-Pair = tuple[Tensor, Tensor]
 Triple = tuple[Tensor, Tensor, Tensor]
 
 

@@ -18,7 +18,8 @@ __all__ = ["calibrate"]
 
 LEAST = 200
 """A factor is an estimate of at least this many values; with fewer it stays 1."""
-BOUNDS = (0.5, 2.0)
+BOUNDS = (1.0, 2.0)
+"""Quantiles are moved outward alone: the season that validates may be a calm one."""
 
 
 def calibrate(network: ForecastNetwork, validation: Sequence[Batch]) -> None:

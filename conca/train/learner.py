@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from conca.models.forecast import ForecastNetwork, pinball
+from conca.models.forecast import ForecastNetwork, Tower, pinball
 from conca.train.groups import param_groups
 from conca.train.pieces import Batch
 
@@ -65,16 +65,20 @@ class ForecastLearner(LightningModule):
         return batch.to(device, next(self.network.parameters()).dtype)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Mean pinball loss of a batch over members, rows, steps, targets and quantiles."""
+        """Mean pinball loss over rows, steps, targets and quantiles; each member has pieces of its own."""
         network = self.network
-        h, _ = network.read(batch.inputs, batch.codes, lengths=batch.lengths, elapsed=batch.elapsed)
-        quantiles = network.straighten(network.members(h, batch.anchor))
-        total, count = pinball(batch.future.expand(len(h), *batch.future.shape), quantiles, self.levels)
-        loss = total / count.clamp(min=1)
+        shares = batch.split(len(network.towers))
+        totals, counts = zip(*(self.share(cast(Tower, tower), own) for tower, own in zip(network.towers, shares)))
+        loss = torch.stack(totals).sum() / torch.stack(counts).sum().clamp(min=1)
         rate = max(group["lr"] for group in self.trainer.optimizers[0].param_groups)
         self.log("lr", rate, on_step=False, on_epoch=True, batch_size=1)
         self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.inputs))
         return loss
+
+    def share(self, tower: Tower, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Sum and number of the losses of one member on its own pieces."""
+        h, _ = tower(batch.inputs, batch.codes, lengths=batch.lengths, elapsed=batch.elapsed)
+        return pinball(batch.future, self.network.straighten(tower.quantiles(h, batch.anchor)), self.levels)
 
     def on_validation_epoch_start(self) -> None:
         """Begin to count."""

@@ -34,6 +34,11 @@ class Batch(NamedTuple):
     elapsed: Tensor | None
     unit: Tensor
 
+    def split(self, parts: int) -> list[Batch]:
+        """The batch cut into as many parts of equal size."""
+        size = len(self.inputs) // parts
+        return [Batch(*(t if t is None else t[i * size : (i + 1) * size] for t in self)) for i in range(parts)]  # type: ignore[arg-type]
+
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Batch:
         """The same batch on a device, its numbers in `dtype`."""
 

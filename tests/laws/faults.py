@@ -118,6 +118,30 @@ class FinalGradientDropped(Leaky):
         return y, LeakyState(new.h.detach())
 
 
+class ParameterDetached(Leaky):
+    """A parameter that is used and never learns, in every form alike."""
+
+    def cell(self, x, h):
+        h = self.decay.detach() * h + self.into(x).tanh()
+        return h.sin().to(x.dtype), h
+
+
+class ElapsedDetached(S4D):
+    """No gradient reaches the times, in the parallel form."""
+
+    def parallel(self, x, state, *, lengths, starts, elapsed):
+        gone = None if elapsed is None else elapsed.detach()
+        return super().parallel(x, state, lengths=lengths, starts=starts, elapsed=gone)
+
+
+class WrongWhenLong(Leaky):
+    """Right for one chunk of 64."""
+
+    def parallel(self, x, state, **_: Any):
+        y, new = self.loop(x, state.h)
+        return torch.cat([y[:, :64], 1.01 * y[:, 64:]], 1), new
+
+
 class TipIgnored(Attention):
     """Writes into the shared buffer without asking who stands at its tip."""
 
@@ -338,11 +362,11 @@ class PlainOnly(S4D):
 
 
 FAULTS: dict[str, tuple[type[Mixer[Any]], ...]] = {
-    "forms agree": (ColdState, StepOmitsActivation, FinalStateEarly, ElapsedIgnoredInStep),
+    "forms agree": (ColdState, StepOmitsActivation, FinalStateEarly, ElapsedIgnoredInStep, WrongWhenLong),
     "forms agree (float32)": (NarrowStateIn32,),
     "forms agree (bfloat16)": (NarrowStateIn16,),
     "split": (RestartsLongTexts,),
-    "gradients agree": (DetachedState, FinalGradientDropped),
+    "gradients agree": (DetachedState, FinalGradientDropped, ParameterDetached, ElapsedDetached),
     "pure": (TipIgnored, StateInPlace, HiddenCounter, StateIsView, OutputIsState),
     "causal": (Peek, PeekByRounding),
     "rows independent": (MixesRows, FirstRowsState),

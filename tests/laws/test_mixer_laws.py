@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from conca.laws.run import LAWS, check, mixers
 
@@ -56,3 +57,11 @@ def test_an_instance_is_checked_on_a_copy():
     assert [v.outcome for v in check(toy, laws=("split",))] == ["holds"]
     assert toy.training
     assert toy.decay.dtype.itemsize == 4
+
+
+def test_checking_leaves_the_settings_of_torch_alone():
+    torch.set_default_dtype(torch.float32)
+    seed = torch.initial_seed()
+    for _ in check(faults.Leaky, laws=("split", "causal")):
+        assert torch.get_default_dtype() == torch.float32
+        assert torch.initial_seed() == seed

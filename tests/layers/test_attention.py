@@ -1,11 +1,16 @@
 """Softmax attention: against PyTorch's own, its cache, its window."""
 
+import os
+import signal
 import threading
+import time
+import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from conca.layers import attention
 from conca.layers.attention import Attention
 from conca.layers.states import size_in_bytes, take
 
@@ -137,8 +142,9 @@ def test_the_state_of_a_window_does_not_grow_and_that_of_full_attention_does():
 def test_impossible_options_are_refused():
     with pytest.raises(ValueError, match="n_heads=3 does not divide d_model=8"):
         Attention(8, n_heads=3)
-    with pytest.raises(ValueError, match="window must be at least 1"):
-        Attention(8, window=0)
+    for options in ({"window": 0}, {"n_heads": 0}, {"n_heads": -2}, {"window": 2.5}, {"d_head": 0}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))} must be a whole number from 1 on"):
+            Attention(8, **options)
 
 
 def test_the_cache_stays_in_proportion_when_rows_end_early():
@@ -146,3 +152,73 @@ def test_the_cache_stays_in_proportion_when_rows_end_early():
     with torch.no_grad():
         _, state = layer.recurrent(torch.randn(2, 40, 4), lengths=torch.tensor([40, 3]))
     assert state.k_BCHK.shape[1] <= 80
+
+
+@pytest.mark.parametrize("window", [None, 8])
+def test_a_beam_of_nan_does_not_poison_its_siblings(window):
+    layer = Attention(8, n_heads=2, window=window).eval()
+    x = torch.randn(1, 8)
+    with torch.no_grad():
+        _, state = layer.step(x, layer.init_state(1))
+        _, state = layer.step(x, state)
+        other = state
+        for _ in range(3):
+            _, other = layer.step(x * torch.nan, other)
+        assert torch.isfinite(layer.step(x, state)[0]).all()
+        assert torch.isfinite(layer(x[:, None], state)[0]).all()
+
+
+def test_nan_that_left_the_window_is_forgotten():
+    layer = Attention(4, n_heads=1, window=2).eval()
+    x = torch.randn(1, 8, 4)
+    x[:, 1] = torch.nan
+    with torch.no_grad():
+        y = layer.recurrent(x)[0]
+    assert y.isnan().any(-1)[0].tolist() == [False, True, True] + 5 * [False]
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 3), (5, 3), (3, 5)])
+def test_a_cache_of_another_window_goes_on(before, after):
+    one, other = Attention(8, n_heads=2, window=before), Attention(8, n_heads=2, window=after)
+    other.load_state_dict(one.state_dict())
+    _, state = one(torch.randn(1, 9, 8))
+    x = torch.randn(1, 6, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(other(x, state)[0], other.recurrent(x, state)[0])
+
+
+def test_a_fork_in_the_middle_of_a_step_does_not_hang():
+    layer = Attention(4, n_heads=1).eval()
+    stop = threading.Event()
+
+    def decode() -> None:
+        with torch.no_grad():
+            state = layer.init_state(1)
+            while not stop.is_set():
+                _, state = layer.step(torch.zeros(1, 4), state._replace(fill_B=state.fill_B % 8))
+
+    thread = threading.Thread(target=decode, daemon=True)
+    thread.start()
+    try:
+        assert attention._claim.acquire(timeout=10)  # as if the fork came in the middle of a claim
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of any fork beside threads
+            child = os.fork()
+        if child == 0:
+            with torch.no_grad():
+                layer.step(torch.zeros(1, 4), layer.init_state(1))
+            os._exit(0)
+        attention._claim.release()
+        for _ in range(100):
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                break
+            time.sleep(0.1)
+        else:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        assert done == child
+        assert status == 0
+    finally:
+        stop.set()
+        thread.join()

@@ -5,6 +5,8 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
+from torch.nn.utils.parametrizations import weight_norm
 
 from conca.layers import families, states
 from conca.layers.attention import Attention
@@ -39,6 +41,65 @@ def test_what_does_not_fit_is_refused(arguments, options, message):
     for form in (small(), small().recurrent, small().chunked):
         with pytest.raises(ValueError, match=message):
             form(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("x", "state", "elapsed", "message"),
+    [
+        (torch.zeros(2, 3, 4), 2, None, r"expected x of shape \(batch, 4\)"),
+        (torch.zeros(2, 5), 2, None, r"got \(2, 5\)"),
+        (torch.zeros(2, 4), 1, None, "the state has 1 rows, x has 2"),
+        (torch.zeros(2, 4), 2, torch.ones(2, 1), r"expected elapsed of shape \(2,\)"),
+    ],
+)
+def test_a_step_is_checked_too(x, state, elapsed, message):
+    with pytest.raises(ValueError, match=message):
+        small().step(x, small().init_state(state), elapsed=elapsed)
+    with pytest.raises(ValueError, match="does not understand elapsed"):
+        LSTM(4).step(torch.zeros(2, 4), LSTM(4).init_state(2), elapsed=torch.ones(2))
+    with pytest.raises(ValueError, match=r"state of shape \(batch, 4, 2, 2\)"):
+        small().step(torch.zeros(2, 4), S4D(4, d_state=2).init_state(2))
+
+
+def test_what_is_no_tensor_is_named():
+    with pytest.raises(ValueError, match="lengths must be a tensor, got list"):
+        small()(torch.zeros(2, 3, 4), lengths=[1, 2])
+
+
+@pytest.mark.parametrize("name", families())
+def test_a_state_from_inference_goes_on_in_training(name):
+    layer = families()[name].samples()[0]
+    x = torch.randn(2, 5, layer.d_model)
+    with torch.inference_mode():
+        _, state = layer(x)
+    y, _ = layer(x, state)
+    y.sum().backward()
+    torch.testing.assert_close(y, layer(x, layer(x)[1])[0])
+
+
+@pytest.mark.parametrize("name", families())
+def test_half_precision_from_the_beginning(name):
+    cls = families()[name]
+    layer = cls(4, dtype=torch.bfloat16)
+    y, state = layer(torch.randn(2, 3, 4, dtype=torch.bfloat16))
+    y, _ = layer.step(torch.randn(2, 4, dtype=torch.bfloat16), state)
+    assert y.dtype == torch.bfloat16
+
+
+def test_a_pruned_layer_moves():
+    layer = prune.l1_unstructured(small(), "b", 0.5).double()
+    layer(torch.randn(2, 3, 4))
+    weight_norm(small(), "c").to(torch.float64)(torch.randn(2, 3, 4))
+
+
+def test_a_packed_sequence_does_not_feel_the_nan_of_another():
+    x, starts = torch.randn(1, 6, 4), torch.zeros(1, 6, dtype=torch.bool)
+    x[0, 1, 0], starts[0, 3] = torch.nan, True
+    for options in ({}, {"elapsed": torch.ones(1, 6)}):
+        y, state = small()(x, starts=starts, **options)
+        assert torch.isfinite(y[0, 3:]).all()
+        assert torch.isfinite(state.h_BDN2).all()
+        assert y[0, 1:3].isnan().any()
 
 
 def test_a_state_of_other_rows_is_refused():

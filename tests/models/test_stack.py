@@ -1,5 +1,8 @@
 """Patterns, blocks and stacks."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -41,7 +44,7 @@ def test_a_layer_of_the_users_own(tmp_path):
         ("", "names no layer"),
         ("s4d*0", "names no layer"),
         ("nowhere.py:Mine", "nowhere.py: no such file"),
-        ("nowhere:Mine", "cannot import 'nowhere'"),
+        ("nowhere:Mine", "cannot import nowhere: ModuleNotFoundError"),
         ("conca.layers.s4d:S5", "no mixer named 'S5'"),
         ("torch.nn:Linear", "no mixer named 'Linear'"),
     ],
@@ -50,6 +53,34 @@ def test_bad_patterns_say_what_is_wrong(text, message):
     with pytest.raises(BadInput, match=message) as caught:
         pattern(text, 8)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def broken(:", "SyntaxError"),
+        ("import nothing_of_that_name", "ModuleNotFoundError"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path, text, message):
+    (tmp_path / "bad.py").write_text(text)
+    with pytest.raises(BadInput, match=f"bad.py: {message}") as caught:
+        pattern(f"{tmp_path}/bad.py:Mine", 8)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_users_file_may_have_neighbours_and_dataclasses_and_is_one_module(tmp_path):
+    (tmp_path / "beside_mine.py").write_text("WIDTH = 4\n")
+    (tmp_path / "own.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nimport beside_mine\n"
+        "from conca.layers.lstm import LSTM\n@dataclass\nclass Options:\n    width: int = beside_mine.WIDTH\n"
+        "class Own(LSTM):\n    pass\n"
+    )
+    stack = pattern(f"{tmp_path}/own.py:Own*2", 4)
+    assert type(stack.parts[0].inner) is type(stack.parts[1].inner)
+    assert torch.equal(copy.deepcopy(stack).parts[0].inner.core.weight_ih_l0, stack.parts[0].inner.core.weight_ih_l0)
+    assert pickle.loads(pickle.dumps(stack)).d_model == 4
 
 
 def test_family_names_forgive_capitals():
@@ -66,6 +97,10 @@ def test_a_block_is_a_residual_of_its_norm():
 def test_stacks_of_unequal_width_are_refused():
     with pytest.raises(ValueError, match="one width"):
         Stack([S4D(4), S4D(5)])
+    with pytest.raises(ValueError, match="one width"):
+        Stack([])
+    with pytest.raises(ValueError, match="Linear is none"):
+        Stack([torch.nn.Linear(4, 4)])
 
 
 def test_elapsed_reaches_the_timed_parts_alone():

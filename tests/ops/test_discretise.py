@@ -123,3 +123,8 @@ def test_alpha_outside(alpha):
         generalised_bilinear(torch.zeros(1), torch.ones(1), alpha)
     with pytest.raises(BadInput, match="alpha"):
         dense_generalised_bilinear(torch.zeros(1, 1), torch.ones(1, 1), torch.ones(1), alpha)
+
+
+def test_phi_of_numbers_that_underflow_is_one():
+    z = torch.tensor([1e-39 + 1e-39j, 1e-30j, 0j], dtype=torch.complex64)
+    assert torch.equal(phi(z), torch.ones_like(z) + z / 2)

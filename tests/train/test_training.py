@@ -44,7 +44,7 @@ def network(layers="lstm", seed=0):
 def trained(folder, recipe=RECIPE, layers="lstm"):
     folder.mkdir()
     one, net = encoded(), network(layers)
-    pieces = Pieces([one], [160], horizon=3, length=32, batch_size=4, seed=recipe.seed)
+    pieces = Pieces([one], [160], horizon=3, length=32, batch_size=8, seed=recipe.seed)
     checks = windows([one], [160], [200], horizon=3, length=32, batch_size=4)
     train_forecast(net, pieces, checks, recipe, folder, progress=False)
     return net, checks
@@ -108,7 +108,7 @@ def test_other_precisions(tmp_path, precision):
 
 def test_without_windows_it_runs_to_its_end(tmp_path):
     net = network()
-    pieces = Pieces([encoded()], [160], horizon=3, length=32, batch_size=4, seed=0)
+    pieces = Pieces([encoded()], [160], horizon=3, length=32, batch_size=8, seed=0)
     train_forecast(net, pieces, [], RECIPE, tmp_path, progress=False)
     assert not torch.equal(net.towers[0].head.weight, network().towers[0].head.weight)
 
@@ -126,7 +126,7 @@ def test_divergence_is_said(tmp_path):
 
 
 def test_a_bar_on_stderr(tmp_path, capfd):
-    pieces = Pieces([encoded()], [160], horizon=3, length=32, batch_size=4, seed=0)
+    pieces = Pieces([encoded()], [160], horizon=3, length=32, batch_size=8, seed=0)
     checks = windows([encoded()], [160], [200], horizon=3, length=32, batch_size=4)
     train_forecast(network(), pieces, checks, RECIPE, tmp_path, progress=True)
     out, err = capfd.readouterr()
