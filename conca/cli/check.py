@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from typer import Argument, Exit, Option
 
 from conca.cli.bodies import bodies
-from conca.cli.screen import notice, progress_bar, table
+from conca.cli.screen import listing, notice, progress_bar, table
 from conca.types import BadInput, nearest
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Judge: TypeAlias = "Callable[[], Iterator[Verdict]]"
 """Runs all laws on one thing."""
 
 WORST_LAST = ("does not apply", "holds", "broken")
-SHOWN = {"does not apply": "-", "holds": "holds", "broken": "BROKEN"}
+SHOWN = {"does not apply": "-", "holds": "ok", "broken": "NO"}
 
 
 def check(
@@ -40,8 +40,8 @@ def check(
     """Hold layers, energies and samplers to their laws.
 
     Every law is run on small instances, with the kernels that run on this machine: all forms of a layer compute the same,
-    states go in and out, gradients too; slopes are slopes; chains stay in equilibrium. The exit status is 1 when a law is
-    broken.
+    states go in and out, gradients too; slopes are slopes; chains stay in equilibrium. In the tables a law holds (ok), is
+    broken (NO), or does not apply (-). The exit status is 1 when a law is broken.
     """
     kinds = chosen(layer, family)
     if warm:
@@ -51,7 +51,7 @@ def check(
     if broken or not quiet:
         for group in groups:
             show(group)
-        table(["operation", "body on this machine"], bodies())
+        table(["operation", "body on this machine"], bodies(), words=2)
     for verdict in broken:
         notice(f"{verdict.family}, sample {verdict.sample}: '{verdict.law}' is broken: {verdict.message}")
     if broken:
@@ -113,14 +113,16 @@ def judged(kinds: list[dict[str, Judge]], quiet: bool) -> list[list[Verdict]]:
 
 
 def show(verdicts: list[Verdict]) -> None:
-    """One row per law, one column per family, the worst of its samples in the cell."""
+    """One row per family, one numbered column per law, the worst of its samples in the cell; then the names of the laws."""
     families = list(dict.fromkeys(verdict.family for verdict in verdicts))
     laws = list(dict.fromkeys(verdict.law for verdict in verdicts))
-    cells = {(law, family): "does not apply" for law in laws for family in families}
+    cells = {(family, law): "does not apply" for family in families for law in laws}
     for verdict in verdicts:
-        place = verdict.law, verdict.family
+        place = verdict.family, verdict.law
         cells[place] = max(cells[place], verdict.outcome, key=WORST_LAST.index)
-    table(["law", *families], [[law, *(SHOWN[cells[law, family]] for family in families)] for law in laws])
+    numbers = [str(number) for number in range(1, len(laws) + 1)]
+    table(["family", *numbers], [[name, *(SHOWN[cells[name, law]] for law in laws)] for name in families])
+    listing(f"{number:>2} {law}" for number, law in zip(numbers, laws))
 
 
 def compile_all(quiet: bool) -> None:

@@ -26,10 +26,10 @@ def info(run: Annotated[Path, Argument(metavar="RUN", help="Folder that `conca f
     import conca
 
     forecaster = conca.load(run)
-    table(["run", str(run)], facts(forecaster))
+    table(["run", str(run)], facts(forecaster), words=2)
     table(["layer", "width", "parameters", "state bytes", "work", "memory"], costs(forecaster.network_))
     frame(forecaster.scores_)
-    table(["operation", "body on this machine"], bodies())
+    table(["operation", "body on this machine"], bodies(), words=2)
 
 
 def facts(forecaster: Forecaster) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
+from rich.columns import Columns
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-__all__ = ["frame", "notice", "progress_bar", "table"]
+__all__ = ["frame", "listing", "notice", "progress_bar", "table"]
 
 PIPED = 160
 """Width of what is not shown on a terminal, in characters: wide enough that no row is folded."""
@@ -28,14 +29,19 @@ def console(stream: TextIO) -> Console:
     return Console(file=stream, width=None if stream.isatty() else PIPED, highlight=False)
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
-    """Print a table to stdout: the first column to the left, the others to the right."""
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title) if title else None, title_justify="left")
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> None:
+    """Print a table to stdout: the first columns, as many as hold `words`, to the left, the others to the right."""
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for place, heading in enumerate(headings):
-        shown.add_column(heading, justify="right" if place else "left", overflow="fold")
+        shown.add_column(heading, justify="left" if place < words else "right", overflow="fold")
     for row in rows:
         shown.add_row(*map(Text, row))
     console(sys.stdout).print(shown)
+
+
+def listing(lines: Iterable[str]) -> None:
+    """Print short lines to stdout, side by side where there is room."""
+    console(sys.stdout).print(Columns(map(Text, lines), padding=(0, 3), column_first=True), end="\n\n")
 
 
 def frame(data: pd.DataFrame) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral
 from typing import Protocol, TypeAlias, TypeVar
 
 import torch
@@ -96,11 +97,12 @@ def sample(
 
     Raises:
         Divergence: where a place, an energy or a slope stops being finite. Nothing is replaced by another value.
-        BadInput: for a start, steps, thin or generator that cannot be used, or where parts of the landscape claim to
+        BadInput: for a kernel, start, steps, thin or generator that cannot be used, or where parts of the landscape claim to
             know different values of one coordinate.
         TypeError: where the kernel needs an energy and is given a slope.
     """
-    _check(energy, x, steps, thin, generator)
+    _check(energy, kernel, x)
+    _check_run(x, steps, thin, generator)
     kept = steps // thin
     with torch.no_grad(), undisturbed(energy, x):
         if any(module.training for module in energy.modules()):
@@ -126,15 +128,29 @@ def sample(
     return chain, {name: torch.stack([info[name] for info in infos]) for name in (infos[0] if infos else ())}
 
 
-def _check(energy: object, x: Tensor, steps: int, thin: int, generator: torch.Generator | None) -> None:
+def _check(energy: object, kernel: object, x: object) -> None:
     if not isinstance(energy, Score):
         raise TypeError(f"sample walks an Energy or a Score, not a {type(energy).__name__}")
-    if x.dim() == 0 or not x.is_floating_point():
-        raise BadInput(
-            f"a chain starts at floating-point x of shape (B, ...), not at {x.dtype} of shape {tuple(x.shape)}"
-        )
+    methods = (getattr(kernel, name, None) for name in ("init", "step"))
+    if isinstance(kernel, type) or not all(callable(method) for method in methods):
+        name = getattr(kernel, "__name__", None)
+        advice = f"call it first: {name}(...)" if name else "such as descent(0.1), ula(0.1) or mala(0.1)"
+        raise BadInput(f"the kernel must be an object with init and step, not {name or repr(kernel)}; {advice}")
+    if not isinstance(x, Tensor) or x.dim() == 0 or not x.is_floating_point():
+        found = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        raise BadInput(f"a chain starts at floating-point x of shape (B, ...), not at {found}")
+
+
+def _check_run(x: Tensor, steps: object, thin: object, generator: object) -> None:
+    if not isinstance(steps, (int, Integral)) or not isinstance(thin, (int, Integral)):
+        raise BadInput(f"steps and thin must be whole numbers, not {steps!r} and {thin!r}; use int(...)")
     if steps < 0 or thin < 1:
         raise BadInput(f"steps must be 0 or more and thin 1 or more, not {steps} and {thin}")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise BadInput(
+            f"the generator must be a torch.Generator, not {generator!r}: "
+            f"pass generator=torch.Generator('{x.device.type}').manual_seed(seed)"
+        )
     if generator is not None and generator.device.type != x.device.type:
         raise BadInput(
             f"x is on {x.device}, the generator on {generator.device}; make it with torch.Generator('{x.device.type}')"

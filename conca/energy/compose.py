@@ -1,7 +1,7 @@
 """What landscapes become when they are composed: sums, mixtures, landscapes under conditions, landscapes partly known.
 
 Nobody builds these by name: `Energy` and `Score` do, by `+`, `-`, `*`, `on`, `at` and `given`; `mixture` is a
-function.
+function. Each makes its slope of the slopes of its parts, by their `evaluate`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from conca.energy.energy import Energy, Score
+from conca.energy.energy import Energy, Score, one_each
 from conca.types import BadInput
 
 __all__ = [
@@ -43,6 +43,16 @@ def hold(module: nn.Module, name: str, value: Tensor) -> None:
     module.register_buffer(name, value)
 
 
+class _Composed(Energy):
+    """An energy whose slope is made of those of its parts."""
+
+    def _derive(self, x: Tensor, **conditions: Any) -> tuple[Tensor, Tensor]:
+        return (cast(_Composed, self.on(**conditions)) if conditions else self)._from_parts(x)
+
+    def _from_parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+
 class _WeightedSum(Score):
     """Weights and terms; a weight is a number, or a tensor of shape () or (B,)."""
 
@@ -67,6 +77,12 @@ class _WeightedSum(Score):
     def parts(self) -> tuple[Score, ...]:
         return tuple(cast(Iterable[Score], self.terms))
 
+    def _weigh(self, x: Tensor, scores: Iterable[Tensor]) -> Tensor:
+        total = torch.zeros_like(x)
+        for weight, score in zip(self.weights(), scores):
+            total = total + (_lift(weight, x) * score).to(x.dtype)
+        return _release(self, x, total)
+
     def _bind(self, values: dict[str, Any]) -> Score:
         return combine(list(zip(self.weights(), _bind_parts(self.parts(), values))))
 
@@ -79,27 +95,30 @@ class ScoreSum(_WeightedSum):
 
     def score(self, x: Tensor, /) -> Tensor:
         x = self.clamp(x)
-        total = torch.zeros_like(x)
-        for weight, term in zip(self.weights(), self.parts()):
-            if isinstance(weight, Tensor):
-                weight = weight.reshape(weight.shape + (1,) * (x.dim() - weight.dim()))
-            total = total + (weight * term.evaluate(x)[1]).to(x.dtype)
-        return torch.where(self.free(x), total, 0)
+        return self._weigh(x, [term.evaluate(x)[1] for term in self.parts()])
 
 
-class Sum(_WeightedSum, Energy):
+class Sum(_WeightedSum, _Composed):
     """A weighted sum of energies, a product of experts; made by `+`, `-` and `*`."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.clamp(x)
-        energies = [weight * cast(Energy, term)(x) for weight, term in zip(self.weights(), self.parts())]
-        return torch.stack(energies).sum(0) if len(energies) > 1 else energies[0]
+        return self._total(cast(Energy, term)(x) for term in self.parts())
+
+    def _total(self, energies: Iterable[Tensor]) -> Tensor:
+        weighed = [weight * energy for weight, energy in zip(self.weights(), energies)]
+        return torch.stack(weighed).sum(0) if len(weighed) > 1 else weighed[0]
+
+    def _from_parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.clamp(x)
+        energies, scores = _ask(self.parts(), x)
+        return one_each(self, x, self._total(energies)), self._weigh(x, scores)
 
 
-class Mixture(Energy):
+class Mixture(_Composed):
     """A sum of densities, E = -log sum_i w_i exp(-E_i); made by `mixture`."""
 
-    weights: Tensor
+    weights: Tensor | tuple[float, ...]
 
     def __init__(self, parts: Sequence[Energy], weights: Sequence[float] | Tensor | None = None) -> None:
         super().__init__()
@@ -110,18 +129,37 @@ class Mixture(Energy):
         self.terms = nn.ModuleList(parts)
         self.shape = _shape(self.parts())
         if not isinstance(weights, Tensor):
-            weights = torch.tensor([1.0] * len(parts) if weights is None else list(weights))
-        if weights.shape != (len(parts),) or not bool((weights > 0).all() & weights.isfinite().all()):
+            weights = (1.0,) * len(parts) if weights is None else tuple(float(weight) for weight in weights)
+        seen = weights if isinstance(weights, Tensor) else torch.tensor(weights, dtype=torch.float64)
+        if seen.shape != (len(parts),) or not bool((seen > 0).all() & seen.isfinite().all()):
             raise BadInput(f"a mixture of {len(parts)} energies needs {len(parts)} positive weights")
-        hold(self, "weights", weights)
+        if isinstance(weights, Tensor):
+            hold(self, "weights", weights)
+        else:
+            self.weights = weights  # as numbers, so that no precision is lost whatever the dtype of x
 
     def parts(self) -> tuple[Score, ...]:
         return tuple(cast(Iterable[Score], self.terms))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.clamp(x)
-        logs = [log - cast(Energy, term)(x) for log, term in zip(self.weights.log(), self.parts())]
-        return -torch.logsumexp(torch.stack(logs), dim=0)
+        return -torch.logsumexp(self._logs([cast(Energy, term)(x) for term in self.parts()]), dim=0)
+
+    def _logs(self, energies: list[Tensor]) -> Tensor:
+        """log(w_i) - E_i, shape (parts, B)."""
+        stacked = torch.stack(energies)
+        if isinstance(self.weights, Tensor):
+            logs = self.weights.to(stacked.dtype).log()
+        else:
+            logs = stacked.new_tensor([math.log(weight) for weight in self.weights])
+        return logs.unsqueeze(-1) - stacked
+
+    def _from_parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.clamp(x)
+        energies, scores = _ask(self.parts(), x)
+        logs = self._logs(energies)
+        total = sum(_lift(share, x) * score for share, score in zip(torch.softmax(logs, 0), scores))
+        return -torch.logsumexp(logs, dim=0), _release(self, x, cast(Tensor, total).to(x.dtype))
 
     def _bind(self, values: dict[str, Any]) -> Score:
         return Mixture(cast(list[Energy], _bind_parts(self.parts(), values)), self.weights)
@@ -135,7 +173,7 @@ def mixture(*energies: Energy, weights: Sequence[float] | Tensor | None = None) 
 
     Args:
         energies: one or more, all reading x of one shape.
-        weights: positive, one per energy; 1 each by default.
+        weights: positive, one per energy; 1 each by default. Numbers are kept as numbers, a tensor as a tensor.
 
     Raises:
         TypeError: where something is not an Energy.
@@ -170,14 +208,17 @@ class BoundScore(Score):
     def conditions(self) -> frozenset[str]:
         return self.inner.conditions() - self.values().keys()
 
+    def _names_bound(self) -> frozenset[str]:
+        return self.inner._names_bound() | self.values().keys()
+
     def score(self, x: Tensor, /) -> Tensor:
-        return self.inner.score(x, **self.values())
+        return self.inner.evaluate(x, **self.values())[1]
 
     def _bind(self, values: dict[str, Any]) -> Score:
         return type(self)(self.inner, self.values() | values)
 
 
-class Bound(BoundScore, Energy):
+class Bound(BoundScore, _Composed):
     """An energy under conditions; made by `on`."""
 
     inner: Energy
@@ -185,6 +226,9 @@ class Bound(BoundScore, Energy):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.inner(x, **self.values())
+
+    def _from_parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inner.evaluate(x, **self.values())
 
 
 class GivenScore(Score):
@@ -223,13 +267,14 @@ class GivenScore(Score):
         return clamped
 
     def score(self, x: Tensor, /) -> Tensor:
-        return torch.where(self.mask, 0, self.inner.score(self.clamp(x)))
+        x = self.clamp(x)
+        return _release(self, x, self.inner.evaluate(x)[1])
 
     def _bind(self, values: dict[str, Any]) -> Score:
         return type(self)(self.inner.on(**values), self.known, self.mask)
 
 
-class Given(GivenScore, Energy):
+class Given(GivenScore, _Composed):
     """An energy whose known coordinates are held; made by `given`."""
 
     inner: Energy
@@ -237,6 +282,11 @@ class Given(GivenScore, Energy):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.inner(self.clamp(x))
+
+    def _from_parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.clamp(x)
+        energy, score = self.inner.evaluate(x)
+        return energy, _release(self, x, score)
 
 
 def combine(terms: Sequence[tuple[float | Tensor, Score]]) -> Score:
@@ -252,6 +302,24 @@ def bind(landscape: Score, values: dict[str, Any]) -> Score:
 def given(landscape: Score, known: Tensor, mask: Tensor) -> Score:
     """A landscape whose coordinates under `mask` are held at `known`."""
     return (Given if isinstance(landscape, Energy) else GivenScore)(landscape, known, mask)
+
+
+def _ask(parts: Iterable[Score], x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """The energies and the slopes of parts that are all energies."""
+    asked = [cast(Energy, part).evaluate(x) for part in parts]
+    return [energy for energy, _ in asked], [score for _, score in asked]
+
+
+def _lift(weight: float | Tensor, x: Tensor) -> float | Tensor:
+    """A number, or one per row, ready to be multiplied with what is shaped like x."""
+    if not isinstance(weight, Tensor):
+        return weight
+    return weight.reshape(weight.shape + (1,) * (x.dim() - weight.dim()))
+
+
+def _release(landscape: Score, x: Tensor, score: Tensor) -> Tensor:
+    """The slope, but 0 where a coordinate is known."""
+    return torch.where(landscape.free(x), score, 0)
 
 
 def _bind_parts(parts: Iterable[Score], values: dict[str, Any]) -> list[Score]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from conca.energy.compose import hold
-from conca.energy.energy import Energy
+from conca.energy.energy import Energy, fits
 from conca.types import BadInput
 
 __all__ = ["Gaussian"]
@@ -22,7 +22,8 @@ class Gaussian(Energy):
         covariance: C, shape (D, D) over the flattened point, symmetric and positive definite.
 
     Raises:
-        BadInput: where the covariance has another shape, or is not symmetric and positive definite.
+        BadInput: where mean and covariance are not floating point of one dtype, or the covariance has another shape
+            or is not symmetric and positive definite.
     """
 
     mean: Tensor
@@ -31,6 +32,11 @@ class Gaussian(Energy):
 
     def __init__(self, mean: Tensor, covariance: Tensor) -> None:
         super().__init__()
+        if not mean.is_floating_point() or covariance.dtype != mean.dtype:
+            raise BadInput(
+                "mean and covariance of a Gaussian must be floating point and of one dtype, "
+                f"not {mean.dtype} and {covariance.dtype}; use .float() or .to(dtype)"
+            )
         size = mean.numel()
         if covariance.shape != (size, size):
             raise BadInput(f"the covariance of {size} coordinates is {(size, size)}, not {tuple(covariance.shape)}")
@@ -50,9 +56,6 @@ class Gaussian(Energy):
         return plane, cls(torch.tensor(0.5), torch.tensor([[0.7]])), cls(torch.zeros(1, 2, 2), torch.eye(4) + 0.2)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[1:] != self.mean.shape:
-            raise BadInput(
-                f"this Gaussian reads x of shape (B, {', '.join(map(str, self.mean.shape))}), not {tuple(x.shape)}"
-            )
+        fits(self, x, self.mean)
         apart_BD = (x - self.mean).reshape(len(x), self.mean.numel())
         return 0.5 * ((apart_BD @ self.precision) * apart_BD).sum(-1) + self.log_z

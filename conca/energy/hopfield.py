@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from conca.energy.compose import hold
-from conca.energy.energy import Energy
+from conca.energy.energy import Energy, fits
 from conca.ops.hopfield import hopfield_update
 from conca.types import BadInput
 
@@ -27,7 +27,7 @@ class Hopfield(Energy):
         beta: inverse temperature, positive.
 
     Raises:
-        BadInput: where there are no memories, or beta is not positive and finite.
+        BadInput: where there are no memories, they are not floating point, or beta is not positive and finite.
 
     Source: Ramsauer et al. 2021, "Hopfield Networks is All You Need"; Demircigil et al. 2017 for the binary
     exponential memory.
@@ -40,6 +40,10 @@ class Hopfield(Energy):
         if memories.dim() == 0 or len(memories) == 0:
             raise BadInput(
                 f"a Hopfield memory needs at least one memory on its first axis, not shape {tuple(memories.shape)}"
+            )
+        if not memories.is_floating_point():
+            raise BadInput(
+                f"the memories of a Hopfield memory must be floating point, not {memories.dtype}; use .float()"
             )
         if not (beta > 0 and math.isfinite(beta)):
             raise BadInput(f"beta of a Hopfield memory must be positive and finite, not {beta}")
@@ -82,8 +86,7 @@ class Hopfield(Energy):
         return x
 
     def _flat(self, x: Tensor) -> Tensor:
-        if x.dim() == 0 or x.shape[1:] != self.memories.shape[1:]:
-            raise BadInput(f"this memory reads points of shape {self.shape}, not x of shape {tuple(x.shape)}")
+        fits(self, x, self.memories[0])
         return x.unsqueeze(-1).flatten(1)
 
     def extra_repr(self) -> str:

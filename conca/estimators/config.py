@@ -29,7 +29,8 @@ class ForecastConfig:
     lr, weight_decay  highest rate and decay of AdamW
     patience      epochs without a better validation error before training stops
     seed          not negative; same seed, same machine, same run
-    devices, precision  as Lightning spells them
+    devices       auto (a GPU if there is one), cpu, cuda, or one of several as cuda:1
+    precision     as Lightning spells it: 32-true, bf16-mixed, 64-true
     """
 
     horizon: int = 24

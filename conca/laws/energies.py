@@ -235,6 +235,9 @@ class _Watched(Energy):
         assert not any(part.training for part in self.modules()), "a chain saw the energy in training mode"
         return self.inner(x)
 
+    def score(self, x: Tensor, /) -> Tensor:
+        return self.inner.score(x)
+
 
 def chain_leaves_no_trace(energy: Energy) -> None:
     """A chain sees one fixed function; modes, buffers, parameters and the random state are as before it."""

@@ -65,10 +65,11 @@ def train_forecast(
             save_last=True,
             enable_version_counter=False,
         )
+        accelerator, devices = chosen(recipe.devices)
         try:
             trainer = Trainer(
-                accelerator="cuda" if torch.cuda.is_available() else "cpu",
-                devices=recipe.devices,
+                accelerator=accelerator,
+                devices=devices,
                 precision=recipe.precision,  # type: ignore[arg-type]
                 max_epochs=recipe.epochs,
                 max_time=None if recipe.max_minutes is None else timedelta(minutes=recipe.max_minutes),
@@ -87,12 +88,24 @@ def train_forecast(
         learner = ForecastLearner(network, recipe)
         with interruptible(trainer):
             trainer.fit(learner, loader, checks)
-        kept = torch.load(best.best_model_path, map_location="cpu", weights_only=True)["state_dict"]
         network.to("cpu", torch.float32)
-        learner.load_state_dict(kept)
+        if best.best_model_path:
+            learner.load_state_dict(
+                torch.load(best.best_model_path, map_location="cpu", weights_only=True)["state_dict"]
+            )
     if not all(bool(torch.isfinite(p).all()) for p in network.parameters()):
         raise BadInput(f"the training diverged with lr {recipe.lr:g}; give a smaller one")
     network.eval()
+
+
+def chosen(devices: str) -> tuple[str, str | list[int]]:
+    """Lightning's words for one device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1". Raises BadInput."""
+    name, _, place = devices.partition(":")
+    if devices in ("auto", "1"):
+        return ("cuda" if torch.cuda.is_available() else "cpu"), "1"
+    if devices == "cpu" or (name == "cuda" and (place.isdigit() or devices == "cuda")):
+        return name, [int(place)] if place else "1"
+    raise BadInput(f"devices '{devices}': a forecaster trains on one device; say auto, cpu, cuda or cuda:0")
 
 
 @contextmanager

@@ -28,7 +28,8 @@ class Recipe:
     patience           stop after so many epochs without a better one
     max_minutes        stop after so many minutes
     seed               of dropout (and of batches and first weights)
-    devices, precision as Lightning spells them
+    devices            auto, cpu, cuda, cuda:1
+    precision          as Lightning spells it
     """
 
     lr: float
@@ -67,7 +68,8 @@ class ForecastLearner(LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Mean pinball loss over rows, steps, targets and quantiles; each member has pieces of its own."""
         network = self.network
-        shares = batch.split(len(network.towers))
+        members = len(network.towers)
+        shares = [batch.share(member, members) for member in range(members)]
         totals, counts = zip(*(self.share(cast(Tower, tower), own) for tower, own in zip(network.towers, shares)))
         loss = torch.stack(totals).sum() / torch.stack(counts).sum().clamp(min=1)
         rate = max(group["lr"] for group in self.trainer.optimizers[0].param_groups)
@@ -78,7 +80,8 @@ class ForecastLearner(LightningModule):
     def share(self, tower: Tower, batch: Batch) -> tuple[Tensor, Tensor]:
         """Sum and number of the losses of one member on its own pieces."""
         h, _ = tower(batch.inputs, batch.codes, lengths=batch.lengths, elapsed=batch.elapsed)
-        return pinball(batch.future, self.network.straighten(tower.quantiles(h, batch.anchor)), self.levels)
+        quantiles = tower.quantiles(h[:, batch.rows], batch.anchor)
+        return pinball(batch.future, self.network.straighten(quantiles), self.levels)
 
     def on_validation_epoch_start(self) -> None:
         """Begin to count."""
@@ -88,7 +91,7 @@ class ForecastLearner(LightningModule):
         """Count the errors of a batch of windows."""
         network = self.network
         h, _ = network.read(batch.inputs, batch.codes, lengths=batch.lengths, elapsed=batch.elapsed)
-        quantiles = network(h, batch.anchor)
+        quantiles = network(h[:, :, batch.rows], batch.anchor)
         total, count = pinball(batch.future, quantiles, self.levels)
         error = (batch.future - quantiles[..., network.middle]).abs() * batch.unit[:, None, None]
         self.counted.append(torch.stack([total, count, error.nansum()]).double())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
@@ -15,12 +16,17 @@ from conca.data.encoding import Encoded
 
 __all__ = ["Batch", "Pieces", "Steps", "Windows", "windows"]
 
+MOST = 2**15
+"""Targets that a piece is compared with, at most."""
+
 
 class Batch(NamedTuple):
-    """Pieces of series side by side, right-padded; B pieces of T rows, horizon H, K targets.
+    """Pieces of series side by side, right-padded; B pieces of T rows, R of them forecast from, horizon H, K targets.
 
-    inputs (B, T, I), codes (B, T, C), anchor (B, T, K): see `Encoded`
-    future   (B, T, H, K) the scaled targets of the steps ahead of each row, NaN where missing or not to be learnt
+    inputs (B, T, I), codes (B, T, C): see `Encoded`
+    rows     (R,) the rows, the same in all pieces, that are forecast from
+    anchor   (B, R, K) at these
+    future   (B, R, H, K) the scaled targets of the steps ahead of each of them, NaN where missing or not to be counted
     lengths  (B,) rows of each piece, None if all have T
     elapsed  (B, T), None where rows are regular
     unit     (B, K) of the targets
@@ -28,65 +34,70 @@ class Batch(NamedTuple):
 
     inputs: Tensor
     codes: Tensor
+    rows: Tensor
     anchor: Tensor
     future: Tensor
     lengths: Tensor | None
     elapsed: Tensor | None
     unit: Tensor
 
-    def split(self, parts: int) -> list[Batch]:
-        """The batch cut into as many parts of equal size."""
+    def share(self, part: int, parts: int) -> Batch:
+        """One of as many parts of equal size."""
         size = len(self.inputs) // parts
-        return [Batch(*(t if t is None else t[i * size : (i + 1) * size] for t in self)) for i in range(parts)]  # type: ignore[arg-type]
+        cut = slice(part * size, (part + 1) * size)
+        own = {name: t[cut] for name, t in self._asdict().items() if name != "rows" and t is not None}
+        return self._replace(**own)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Batch:
         """The same batch on a device, its numbers in `dtype`."""
-
-        def moved(tensor: Tensor | None) -> Tensor | None:
-            if tensor is None:
-                return None
-            return tensor.to(device, dtype if tensor.is_floating_point() else None)
-
-        return Batch(*map(moved, self))  # type: ignore[arg-type]
+        found = {name: t for name, t in self._asdict().items() if t is not None}
+        return self._replace(**{n: t.to(device, dtype if t.is_floating_point() else None) for n, t in found.items()})
 
 
 @dataclass(frozen=True)
 class Window:
-    """Rows [begin, end) of a series are read; the targets among rows [score, end) are counted."""
+    """Rows [begin, end) of a series are read; the targets among rows [score, reach) are counted."""
 
     series: int
     begin: int
-    score: int
     end: int
+    score: int
+    reach: int
 
 
-def gather(encoded: Sequence[Encoded], parts: Sequence[Window], horizon: int) -> Batch:
-    """A batch of windows."""
-    rows = max(part.end - part.begin for part in parts)
-    first = encoded[0]
-    batch, targets = len(parts), first.target.shape[1]
-    inputs = np.zeros((batch, rows, first.inputs.shape[1]), np.float32)
-    codes = np.zeros((batch, rows, first.codes.shape[1]), np.int64)
-    anchor = np.zeros((batch, rows, targets), np.float32)
-    future = np.full((batch, rows, horizon, targets), np.nan, np.float32)
-    elapsed = None if first.elapsed is None else np.ones((batch, rows), np.float32)
-    for b, part in enumerate(parts):
-        one, cut, size = encoded[part.series], slice(part.begin, part.end), part.end - part.begin
-        inputs[b, :size], codes[b, :size], anchor[b, :size] = one.inputs[cut], one.codes[cut], one.anchor[cut]
-        ahead = np.full((size + horizon, targets), np.nan, np.float32)
-        ahead[part.score - part.begin : size] = one.target[part.score : part.end]
-        future[b, :size] = ahead[np.arange(1, horizon + 1) + np.arange(size)[:, None]]
-        if elapsed is not None and one.elapsed is not None:
-            elapsed[b, :size] = one.elapsed[cut]
+def gather(encoded: Sequence[Encoded], parts: Sequence[Window], horizon: int, offset: int = 0) -> Batch:
+    """A batch of windows. Where pieces, horizon and targets are large, only every so many rows are forecast from."""
     lengths = [part.end - part.begin for part in parts]
+    longest, first = max(lengths), encoded[parts[0].series]
+    targets = first.target.shape[1]
+    stride = max(1, longest * horizon * targets // MOST)
+    rows = np.arange(offset % stride, longest, stride)
+
+    def padded(arrays: Sequence[NDArray[Any]], size: int, fill: float = 0) -> Tensor:
+        whole = np.full((len(arrays), size, *arrays[0].shape[1:]), fill, arrays[0].dtype)
+        for b, array in enumerate(arrays):
+            whole[b, : len(array)] = array
+        return torch.from_numpy(whole)
+
+    futures = []
+    for part in parts:
+        ahead = np.full((longest + horizon, targets), np.nan, np.float32)
+        reach = min(part.reach, part.end + horizon)
+        ahead[part.score - part.begin : reach - part.begin] = encoded[part.series].target[part.score : reach]
+        future = ahead[np.arange(1, horizon + 1) + rows[:, None]]
+        future[rows >= part.end - part.begin] = np.nan
+        futures.append(future)
+    cuts = [(encoded[part.series], slice(part.begin, part.end)) for part in parts]
+    times = [one.elapsed[cut] for one, cut in cuts if one.elapsed is not None]
     return Batch(
-        inputs=torch.from_numpy(inputs),
-        codes=torch.from_numpy(codes),
-        anchor=torch.from_numpy(anchor),
-        future=torch.from_numpy(future),
-        lengths=None if min(lengths) == rows else torch.tensor(lengths),
-        elapsed=None if elapsed is None else torch.from_numpy(elapsed),
-        unit=torch.tensor(np.stack([encoded[part.series].unit for part in parts]), dtype=torch.float32),
+        inputs=padded([one.inputs[cut] for one, cut in cuts], longest),
+        codes=padded([one.codes[cut] for one, cut in cuts], longest),
+        rows=torch.from_numpy(rows),
+        anchor=padded([one.anchor[cut] for one, cut in cuts], longest)[:, rows],
+        future=torch.from_numpy(np.stack(futures)),
+        lengths=None if min(lengths) == longest else torch.tensor(lengths),
+        elapsed=padded(times, longest, 1) if times else None,
+        unit=torch.from_numpy(np.stack([one.unit for one, _ in cuts]).astype(np.float32)),
     )
 
 
@@ -119,32 +130,15 @@ class Pieces(Dataset[Batch]):
         draw = np.random.default_rng((self.seed, step))
         at = draw.integers(self.ends[-1], size=self.batch_size)
         series = np.searchsorted(self.ends, at, side="right")
-        return self.cut([self.piece(int(s), draw) for s in series])
+        parts = [self.piece(int(s), draw) for s in series]
+        return gather(self.encoded, parts, self.horizon, int(draw.integers(2**31)))
 
     def piece(self, series: int, draw: np.random.Generator) -> Window:
         """A random piece of a series."""
         rows = int(self.train[series])
         last = max(rows - self.length, 0)
         begin = int(np.clip(draw.integers(-(self.length // 2), last + self.length // 2 + 1), 0, last))
-        return Window(series, begin, begin, min(begin + self.length, rows))
-
-    def cut(self, parts: Sequence[Window]) -> Batch:
-        """The batch of pieces, with the targets beyond their ends."""
-        reach = [
-            Window(p.series, p.begin, p.begin, min(p.end + self.horizon, int(self.train[p.series]))) for p in parts
-        ]
-        wide = gather(self.encoded, reach, self.horizon)
-        rows = max(p.end - p.begin for p in parts)
-        lengths = [p.end - p.begin for p in parts]
-        return Batch(
-            inputs=wide.inputs[:, :rows],
-            codes=wide.codes[:, :rows],
-            anchor=wide.anchor[:, :rows],
-            future=wide.future[:, :rows],
-            lengths=None if min(lengths) == rows else torch.tensor(lengths),
-            elapsed=None if wide.elapsed is None else wide.elapsed[:, :rows],
-            unit=wide.unit,
-        )
+        return Window(series, begin, min(begin + self.length, rows), begin, rows)
 
 
 class Windows(Dataset[Batch]):
@@ -194,7 +188,7 @@ def windows(
     """
     warm = max(length, horizon)
     parts = [
-        Window(series, max(score - warm, 0), score, min(score + length, last))
+        Window(series, max(score - warm, 0), min(score + length, last), score, min(score + length, last))
         for series, (first, last) in enumerate(zip(begin, end))
         for score in range(max(first, 1), last, length)
     ]

@@ -51,12 +51,11 @@ def mine(say: Callable) -> str:
 def test_a_family_that_keeps_the_laws(say: Callable) -> None:
     status, out, err = say("check", "--family", "GatedMLP")
     assert (status, err) == (0, "")
-    assert "gatedmlp" in out.splitlines()[1]
+    assert next(line for line in out.splitlines() if "gatedmlp" in line).split()[1:4] == ["ok", "ok", "ok"]
     assert "\x1b" not in out, "no colours in a pipe"
     from conca.laws.run import LAWS
 
-    rows = {line[1:].rpartition("  ")[0].strip() for line in out.splitlines()}
-    assert set(LAWS) <= rows
+    assert all(f"{number:>2} {law}" in out for number, law in enumerate(LAWS, 1))
 
 
 @pytest.mark.parametrize(("name", "law"), [("hopfield", "update never raises"), ("descent", "known stays")])
@@ -74,14 +73,14 @@ def test_quiet_prints_nothing_where_nothing_is_broken(say: Callable) -> None:
 def test_a_layer_of_ones_own(mine: str, say: Callable) -> None:
     status, out, err = say("check", f"{mine}:Sum")
     assert (status, err) == (0, "")
-    assert "BROKEN" not in out
-    assert "holds" in out
+    assert " ok " in out
+    assert " NO " not in out
 
 
 def test_a_broken_law_is_named_and_the_status_says_so(mine: str, say: Callable) -> None:
     status, out, err = say("check", f"{mine}:Amnesiac", "-q")
     assert status == 1
-    assert "BROKEN" in out
+    assert " NO " in out
     assert "conca: amnesiac, sample 0: 'forms agree' is broken: " in err
     assert all(line.startswith("conca: ") for line in err.splitlines())
 

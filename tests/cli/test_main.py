@@ -15,8 +15,9 @@ from conca.cli import main as entry
 ROOT = Path(__file__).resolve().parents[2]
 CALL = "import sys; from conca.cli.main import main; sys.exit(main())"
 SLOW = """
-import sys, time
+import signal, sys, time
 from conca.laws import run
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job may have been told to ignore it
 run.check = lambda target: (print("judging", file=sys.stderr, flush=True), time.sleep(60))
 """
 

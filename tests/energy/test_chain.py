@@ -2,9 +2,9 @@
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,10 @@ def bowl(size=2):
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+class Elsewhere(torch.Generator):
+    device = torch.device("cuda", 0)
 
 
 class Net(Energy):
@@ -57,6 +61,7 @@ def test_steps_that_nobody_would_see_are_not_run():
     chain, _ = sample(bowl(), Counted(0.1), x, 11, 4)
     assert chain.shape == (2, 5, 2)
     assert len(calls) == 8
+    assert sample(bowl(), Counted(0.1), x, np.int64(0), np.int32(1))[0].shape == (0, 5, 2)
     for steps, thin in ((0, 1), (3, 4)):
         chain, info = sample(bowl(), Counted(0.1), x, steps, thin)
         assert chain.shape == (0, 5, 2)
@@ -105,13 +110,21 @@ def test_a_kernel_that_writes_in_place_does_not_reach_the_start():
         ({"steps": -1}, "steps must be 0 or more"),
         ({"thin": 0}, "thin 1 or more"),
         ({"generator": None}, r"pass generator=torch.Generator\(device\).manual_seed\(seed\)"),
-        ({"generator": SimpleNamespace(device=torch.device("cuda", 0))}, r"x is on cpu, the generator on cuda:0"),
+        ({"generator": Elsewhere()}, r"x is on cpu, the generator on cuda:0"),
+        ({"generator": 0}, r"must be a torch.Generator, not 0: pass generator=torch.Generator\('cpu'\).manual_seed"),
+        ({"x": [[0.0, 0.0]]}, "not at a list"),
+        ({"x": torch.zeros(3, 2).float()}, r"this Gaussian is of torch.float64, x of torch.float32: use x.to"),
+        ({"steps": 7.0}, r"whole numbers, not 7.0 and 1; use int"),
+        ({"thin": None}, "whole numbers, not 3 and None"),
+        ({"kernel": descent}, r"an object with init and step, not descent; call it first: descent\(...\)"),
+        ({"kernel": Descent}, r"call it first: Descent\(...\)"),
+        ({"kernel": 0.1}, r"not 0.1; such as descent\(0.1\)"),
     ],
 )
 def test_bad_input_is_one_clear_line(options, says):
-    asked = {"x": torch.zeros(3, 2), "steps": 3, "thin": 1, "generator": seeded()} | options
+    asked = {"kernel": ula(0.1), "x": torch.zeros(3, 2), "steps": 3, "thin": 1, "generator": seeded()} | options
     with pytest.raises(BadInput, match=says) as caught:
-        sample(bowl(), ula(0.1), **asked)
+        sample(bowl(), **asked)
     assert "\n" not in str(caught.value)
 
 

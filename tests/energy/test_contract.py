@@ -1,6 +1,8 @@
 """Energies and scores as objects: shapes, slopes, the algebra, conditions, what is known, and what happens to bad input."""
 
 import copy
+import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -81,7 +83,8 @@ def test_energies_add_scale_and_stay_energies():
         (e / 4, e(x) / 4),
         (-e, -e(x)),
         (sum([e, f, f]), e(x) + 2 * f(x)),
-        (np.float64(3) * e, 3 * e(x)),
+        *((number(3) * e, 3 * e(x)) for number in (np.float64, np.float32, np.int64, np.uint8, Fraction)),
+        *((e * number(3) + e / number(3), 10 / 3 * e(x)) for number in (np.float64, np.float32, np.int64, Fraction)),
         (e * torch.tensor(0.5), e(x) / 2),
         (torch.tensor(0.5) * e, e(x) / 2),
         (e * torch.tensor([1.0, 2.0, 3.0, 4.0]), e(x) * torch.arange(1, 5)),
@@ -98,11 +101,16 @@ def test_what_does_not_add_says_so():
         lambda e: e + nn.Linear(2, 1),
         lambda e: e * "a",
         lambda e: e - 0.5,
+        lambda e: e / "2",
+        lambda e: np.ones(4) * e,
     ):
         with pytest.raises(TypeError):
             wrong(bowl())
     with pytest.raises(BadInput, match="finite"):
         float("nan") * bowl()
+    for ask in (type(bowl()).__call__, Energy.score):
+        with pytest.raises(BadInput, match=r"Sum.*shape \(1,\), not shape \(4,\)"):
+            ask(bowl() * torch.ones(4), torch.zeros(1, 2))
 
 
 def test_a_slope_adds_and_scales_and_is_refused_where_energies_are_compared():
@@ -171,6 +179,22 @@ def test_weights_of_a_mixture_are_proportions_or_an_error():
         mixture()
 
 
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+def test_weights_of_a_mixture_are_as_exact_as_x(default):
+    x = torch.randn(50, 2)
+    e, f = bowl(), Gaussian(torch.ones(2), torch.eye(2))
+    torch.set_default_dtype(default)
+    wanted = -torch.logaddexp(math.log(0.3) - e(x), math.log(0.7) - f(x))
+    for weights in ([0.3, 0.7], (0.3, 0.7), np.array([0.3, 0.7]), torch.tensor([0.3, 0.7], dtype=torch.float64)):
+        for made in (mixture(e, f, weights=weights), mixture(e, f, weights=weights).on()):
+            torch.testing.assert_close(made(x), wanted, atol=1e-15, rtol=1e-15)
+            assert copy.deepcopy(made).float()(x.float()).dtype == torch.float32
+    assert mixture(e, f, weights=[1e-60, 1e-60])(x).isfinite().all()
+    trained = nn.Parameter(torch.tensor([0.3, 0.7]))
+    mixture(e, f, weights=trained)(x).sum().backward()
+    assert trained.grad.ne(0).all()
+
+
 def test_conditions_are_bound_moved_and_handed_to_the_parts_that_read_them():
     x, y = torch.randn(4, 2), torch.randn(4, 2)
     tied = Tied()
@@ -196,8 +220,13 @@ def test_conditions_are_bound_moved_and_handed_to_the_parts_that_read_them():
         tied.on(yy=y)
     with pytest.raises(BadInput, match="no condition 'y'; it takes no conditions"):
         bowl().on(y=y)
-    with pytest.raises(BadInput, match="no condition 'y'"):
-        bound.on(y=y)
+    for again in (bound, bound.at(2.0), bound + bowl(), mixture(bound, bowl()).given(y[0], mask), Pull().on(target=y)):
+        name = "target" if isinstance(again, Score) and not isinstance(again, Energy) else "y"
+        with pytest.raises(
+            BadInput, match=f"'{name}' is bound already in this .*on the landscape that it was made from"
+        ):
+            again.on(**{name: y})
+    torch.testing.assert_close((bound + tied).on(y=2 * y).score(x), 3 * y - 2 * x, msg="the part that is still free")
     with pytest.raises(TypeError, match="'y'"):
         tied(x)
 
@@ -300,25 +329,6 @@ def test_asking_for_energy_and_slope_keeps_the_graph_only_with_gradients():
     assert not energy.requires_grad
     assert not score.requires_grad
     assert x.grad is None
-
-
-def test_a_flat_energy_has_slope_zero():
-    class Flat(Energy):
-        def forward(self, x):
-            return torch.zeros(len(x))
-
-    assert not Flat().score(torch.randn(3, 2)).any()
-    assert not Flat().score(torch.randn(3, 2, requires_grad=True)).any()
-
-    class Level(Energy):
-        def __init__(self):
-            super().__init__()
-            self.level = nn.Parameter(torch.ones(()))
-
-        def forward(self, x):
-            return self.level.expand(len(x))
-
-    assert not Level().score(torch.randn(3, 2)).any()
 
 
 def test_composites_print_and_copy():

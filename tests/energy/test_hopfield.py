@@ -101,5 +101,11 @@ def test_what_is_no_memory_is_refused():
     ):
         with pytest.raises(BadInput):
             Hopfield(memories, beta)
-    with pytest.raises(BadInput, match=r"points of shape \(3,\), not x of shape \(4, 2\)"):
-        Hopfield(torch.zeros(2, 3), 1.0)(torch.zeros(4, 2))
+    with pytest.raises(BadInput, match=r"floating point, not torch.int64; use .float\(\)"):
+        Hopfield(torch.ones(2, 3, dtype=torch.int64), 1.0)
+    memory = Hopfield(torch.zeros(2, 3), 1.0)
+    with pytest.raises(BadInput, match=r"this Hopfield reads x of shape \(B, 3\), not \(4, 2\)"):
+        memory(torch.zeros(4, 2))
+    for ask in (memory, memory.score, memory.step, memory.retrieve):
+        with pytest.raises(BadInput, match=r"this Hopfield is of torch.float64, x of torch.float32: use x.to"):
+            ask(torch.zeros(4, 3, dtype=torch.float32))

@@ -45,6 +45,15 @@ def test_a_covariance_must_be_one(covariance, says):
         Gaussian(torch.zeros(2), covariance)
 
 
+def test_a_gaussian_is_of_one_dtype():
+    for mean, covariance in ((torch.zeros(2).int(), torch.eye(2)), (torch.zeros(2), torch.eye(2).float())):
+        with pytest.raises(BadInput, match="must be floating point and of one dtype"):
+            Gaussian(mean, covariance)
+    for dtype in (torch.float32, torch.int64):
+        with pytest.raises(BadInput, match=f"this Gaussian is of torch.float64, x of {dtype}: use x.to"):
+            Gaussian(torch.zeros(2), torch.eye(2))(torch.zeros(3, 2, dtype=dtype))
+
+
 @pytest.mark.parametrize(
     ("height", "log_z", "square"), [(1, 0.67993, 0.83275), (2, 0.34424, 0.85214), (4, -0.05357, 0.91767)]
 )

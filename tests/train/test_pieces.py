@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from conca.data.encoding import Encoded
+from conca.train import pieces as module
 from conca.train.pieces import Batch, Pieces, Steps, windows
 
 
@@ -70,6 +71,27 @@ def test_missing_targets_stay_missing():
     assert missing[6, 0]
     assert missing[5, 1]
     assert missing.sum() == 2 + 3  # and beyond the end
+
+
+def test_where_targets_are_many_some_rows_are_forecast_from(monkeypatch):
+    monkeypatch.setattr(module, "MOST", 20)  # of 10 rows times 4 steps
+    offsets = set()
+    for step in range(20):
+        batch = Pieces([series(50)], [40], horizon=4, length=10, batch_size=6, seed=0)[step]
+        assert (batch.rows.diff() == 2).all()
+        assert batch.future.shape[1] == batch.anchor.shape[1] == len(batch.rows)
+        torch.testing.assert_close(batch.anchor[..., 0], batch.inputs[:, batch.rows, 0])
+        ahead = batch.future[:, :, 0, 0] - batch.inputs[:, batch.rows, 0]
+        assert (ahead[~torch.isnan(ahead)] == 1).all()
+        offsets.add(int(batch.rows[0]))
+    assert offsets == {0, 1}
+
+
+def test_shares_are_the_batch():
+    batch = pieces()[0]
+    parts = [batch.share(i, 3) for i in range(3)]
+    assert torch.equal(torch.cat([part.inputs for part in parts]), batch.inputs)
+    assert all(torch.equal(part.rows, batch.rows) for part in parts)
 
 
 def test_steps_go_through_all_epochs():

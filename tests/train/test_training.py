@@ -10,6 +10,7 @@ import torch
 
 from conca.data.encoding import Encoded
 from conca.models.forecast import ForecastNetwork, NetworkConfig
+from conca.train import calibrate as calibration
 from conca.train import fit
 from conca.train.calibrate import calibrate
 from conca.train.fit import interruptible, seeded, train_forecast
@@ -114,10 +115,15 @@ def test_without_windows_it_runs_to_its_end(tmp_path):
 
 
 def test_unknown_devices_and_precisions(tmp_path):
-    for change in ({"devices": "seven"}, {"precision": "3-true"}):
+    for change in ({"devices": "seven"}, {"devices": "cuda:7"}, {"devices": "2"}, {"precision": "3-true"}):
         with pytest.raises(BadInput, match=r"devices|precision") as error:
             trained(tmp_path / str(change), changed(RECIPE, **change))
         assert "\n" not in str(error.value)
+
+
+def test_no_time_at_all(tmp_path):
+    net, _ = trained(tmp_path / "run", changed(RECIPE, max_minutes=1e-9))
+    assert all(torch.isfinite(p).all() for p in net.parameters())
 
 
 def test_divergence_is_said(tmp_path):
@@ -155,7 +161,8 @@ def test_other_exits_pass():
         sys.exit(3)
 
 
-def test_calibration_puts_the_shares_right():
+def test_calibration_puts_the_shares_right(monkeypatch):
+    monkeypatch.setattr(calibration, "BOUNDS", (0.01, 100.0))
     net = network().eval()
     one = encoded(2000)
     checks = windows([one], [100], [2000], horizon=3, length=512, batch_size=4)
@@ -166,14 +173,22 @@ def test_calibration_puts_the_shares_right():
     with torch.no_grad():
         for batch in checks:
             h, _ = net.read(batch.inputs, batch.codes, lengths=batch.lengths)
-            q, y = net(h, batch.anchor), batch.future[..., None]
+            q, y = net(h[:, :, batch.rows], batch.anchor), batch.future[..., None]
             inside.append(torch.stack([(y <= q)[..., level][~torch.isnan(batch.future)] for level in (0, 2)], 1))
     shares = torch.cat(inside).double().mean(0)
     for level, share in enumerate((0.1, 0.9)):
-        if 0.5 < factors[0, 2 * level] < 2.0:
-            assert abs(float(shares[level]) - share) < 0.01
+        assert abs(float(shares[level]) - share) < 0.01
     calibrate(net, checks)
     torch.testing.assert_close(net.spread, factors)
+
+
+def test_quantiles_are_moved_outward_alone():
+    net = network().eval()
+    with torch.no_grad():
+        for tower in net.towers:
+            tower.head.bias.view(3, 1, 3)[..., [0, 2]] += 20.0
+    calibrate(net, windows([encoded(2000)], [100], [2000], horizon=3, length=512, batch_size=4))
+    assert (net.spread == 1).all()
 
 
 def test_few_values_calibrate_nothing():
