@@ -21,13 +21,13 @@ __all__ = ["info"]
 def info(run: Annotated[Path, Argument(metavar="RUN", help="Folder that `conca fit` wrote.")]) -> None:
     """Say what a run is: columns, layers, what they cost, how good it was, and which bodies run here.
 
-    Work is multiplications with addition, memory is bytes of parameters and state read, both for one step of one sequence.
+    State bytes are those of one sequence; multiply-adds and the bytes of parameters and state read are for one row of it.
     """
     import conca
 
     forecaster = conca.load(run)
     table(["run", str(run)], facts(forecaster), words=2)
-    table(["layer", "width", "parameters", "state bytes", "work", "memory"], costs(forecaster.network_))
+    table(["layer", "width", "parameters", "state bytes", "multiply-adds a row", "bytes read a row"], costs(forecaster.network_))
     frame(forecaster.scores_)
     table(["operation", "body on this machine"], bodies(), words=2)
 
