@@ -34,18 +34,18 @@ class ForecastConfig:
     """
 
     horizon: int = 24
-    layers: str = "lstm s4d"
+    layers: str = "lstm*2"
     d_model: int = 64
     quantiles: tuple[float, ...] = (0.1, 0.5, 0.9)
-    members: int = 2
+    members: int = 3
     dropout: float = 0.3
-    epochs: int = 15
+    epochs: int = 10
     max_minutes: float | None = None
     batch_size: int = 16
     length: int = 512
     lr: float = 3e-3
     weight_decay: float = 0.05
-    patience: int = 5
+    patience: int = 4
     seed: int = 0
     devices: str = "auto"
     precision: str = "32-true"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,12 +17,13 @@ import torch
 
 import conca
 from conca.data.encoding import Encoded, Encoding
-from conca.data.panel import Names, Panel, Schema, read_panel
+from conca.data.panel import Names, Panel, Schema, as_names, read_panel
 from conca.data.split import Split, split_by_time
 from conca.data.table import Source
 from conca.estimators.config import ForecastConfig
 from conca.estimators.frame import Ends, long_frame
 from conca.estimators.scores import held_out_cutoffs, score_table
+from conca.estimators.target import only_target
 from conca.infer.forecast import forecast
 from conca.models.forecast import ForecastNetwork, NetworkConfig
 from conca.models.run import (
@@ -35,9 +37,9 @@ from conca.models.run import (
     write_tensors,
 )
 from conca.train.calibrate import calibrate
-from conca.train.fit import seeded, train_forecast
-from conca.train.learner import Recipe
 from conca.train.pieces import Pieces, windows
+from conca.train.recipe import Recipe
+from conca.train.seeds import seeded
 from conca.types import BadInput
 
 __all__ = ["Forecaster"]
@@ -66,7 +68,7 @@ class Forecaster:
 
     >>> import numpy as np, pandas as pd
     >>> table = pd.DataFrame({"y": np.sin(np.arange(200) / 4)})
-    >>> model = Forecaster(horizon=3, layers="s4d", d_model=8, epochs=1).fit(table, target="y", progress=False)
+    >>> model = Forecaster(horizon=3, layers="s4d", d_model=8, epochs=1).fit(table, progress=False)
     >>> model.predict().columns.tolist()
     ['cutoff', 'step', 'target_name', 'q0.1', 'q0.5', 'q0.9', 'y']
 
@@ -114,7 +116,7 @@ class Forecaster:
         self,
         data: Source,
         *,
-        target: Names,
+        target: Names | None = None,
         time: str | None = None,
         series: Names = (),
         covariates: Sequence[str] | None = None,
@@ -132,7 +134,7 @@ class Forecaster:
 
         Args:
             data: a data frame, or the path of a CSV (.csv, .csv.gz, .csv.xz) or Parquet file.
-            target: column or columns to forecast.
+            target: column or columns to forecast; None: the only column of numbers beside those named.
             time: column of times; None: the order of the rows is time.
             series: column or columns that tell series apart.
             covariates: other columns to use; None: all that fit.
@@ -151,6 +153,8 @@ class Forecaster:
             raise BadInput(f"test_fraction must be at least 0 and less than 1, not {test_fraction}")
         if out is not None:
             check_free(Path(out), force)
+        if target is None:
+            target = only_target(data, {time, *as_names(series), *(covariates or ()), *categorical})
         panel = read_panel(
             data,
             target=target,
@@ -180,7 +184,7 @@ class Forecaster:
         pieces, validation = self._material(encoded, splits)
         rows = sum(split.train for split in splits)
         steps = int(np.clip(PASSES * rows / (pieces.length * config.batch_size), *STEPS))
-        train_forecast(network, pieces, validation, self._recipe(steps), folder, progress=progress)
+        trainer()(network, pieces, validation, self._recipe(steps), folder, progress=progress)
         calibrate(network, validation)
         chosen = held_out_cutoffs(splits, config.horizon)
         last = [np.array([len(s) - 1]) for s in panel.series]
@@ -331,6 +335,15 @@ class Forecaster:
         result.scores_ = read_scores(folder / "scores.csv")
         result.history_ = read_history(folder / "metrics.csv")
         return result
+
+
+def trainer() -> Callable[..., None]:
+    """The training itself, imported when it is needed: forecasting does without Lightning."""
+    try:
+        return import_module("conca.train.fit").train_forecast  # type: ignore[no-any-return]
+    except ModuleNotFoundError as error:
+        line = f'fitting needs {error.name}, which is not installed: pip install "conca[all]"'
+        raise ModuleNotFoundError(line, name=error.name) from error
 
 
 @contextmanager

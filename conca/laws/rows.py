@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,23 +28,39 @@ from conca.layers.states import leaves, take
 
 __all__ = ["packed", "ragged"]
 
+Result = tuple[Tensor, Any]
+
 
 def ragged(mixer: Mixer[Any]) -> None:
     """Law 8: a right-padded row, its padding poisoned with NaN, gives what the row alone gives: outputs, state, gradients."""
     for T in LENGTHS:
         for lengths in sorted({(T, 0, (T + 1) // 2), (0, 0, 0), (min(1, T), T, T)}):
-            n = torch.tensor(lengths, device=drawn(mixer, T).device)
-            x, options = _poisoned(mixer, T, n), times(mixer, T)
-            for name, form in FORMS.items():
-                with torch.no_grad():
-                    y, new = form(mixer, x, warm(mixer), lengths=n, **options)
-                    for b in range(BATCH):
-                        i, L = torch.tensor([b], device=x.device), lengths[b]
-                        alone = mixer(x[i, :L], take(warm(mixer), i), **{k: t[i, :L] for k, t in options.items()})
-                        what = f"{name}, row {b} of length {L} in {T}"
-                        same((y[i, :L], mixer.canonical(take(new, i))), whole(mixer, alone), what)
-                        assert bool((y[b, L:] == 0).all()), f"{what}: the output past the length is not 0"
-                _same_gradients(mixer, form, x, n, f"{name}, lengths {lengths} in {T}")
+            _same_as_alone(mixer, T, lengths)
+
+
+def _same_as_alone(mixer: Mixer[Any], T: int, lengths: tuple[int, ...]) -> None:
+    n = torch.tensor(lengths, device=drawn(mixer, T).device)
+    x, options = _poisoned(mixer, T, n), times(mixer, T)
+
+    def rows(x: Tensor, state: Any) -> list[Result]:
+        return [_row(mixer, x, b, lengths[b], state, {}) for b in range(BATCH)]
+
+    slopes = _slopes(mixer, x, rows)
+    with torch.no_grad():
+        alone = [whole(mixer, _row(mixer, x, b, lengths[b], warm(mixer), options)) for b in range(BATCH)]
+    for name, form in FORMS.items():
+        with torch.no_grad():
+            y, new = form(mixer, x, warm(mixer), lengths=n, **options)
+        for b, L in enumerate(lengths):
+            i = torch.tensor([b], device=x.device)
+            what = f"{name}, row {b} of length {L} in {T}"
+            same((y[i, :L], mixer.canonical(take(new, i))), alone[b], what)
+            assert bool((y[b, L:] == 0).all()), f"{what}: the output past the length is not 0"
+
+        def padded(x: Tensor, state: Any, form: Form = form) -> list[Result]:
+            return [form(mixer, x, state, lengths=n)]
+
+        same(_slopes(mixer, x, padded), slopes, f"gradients, {name}, lengths {lengths} in {T}")
 
 
 def _poisoned(mixer: Mixer[Any], T: int, n: Tensor) -> Tensor:
@@ -52,38 +69,37 @@ def _poisoned(mixer: Mixer[Any], T: int, n: Tensor) -> Tensor:
     return x
 
 
-def _total(mixer: Mixer[Any], result: tuple[Tensor, Any]) -> Tensor:
-    parts = [leaf.sin().sum() for leaf in leaves(whole(mixer, result)) if leaf.is_floating_point()]
-    return torch.stack(parts).sum()
+def _row(mixer: Mixer[Any], x: Tensor, b: int, length: int, state: Any, options: dict[str, Tensor]) -> Result:
+    """One row alone, without its padding."""
+    i = torch.tensor([b], device=x.device)
+    return mixer(x[i, :length], take(state, i), **{k: t[i, :length] for k, t in options.items()})
 
 
-def _same_gradients(mixer: Mixer[Any], form: Form, x: Tensor, n: Tensor, what: str) -> None:
-    """The gradients of the padded batch are those of its rows run alone."""
+def _slopes(mixer: Mixer[Any], x: Tensor, run: Callable[[Tensor, Any], list[Result]]) -> tuple[Tensor, ...]:
+    """Gradients of all that comes out, to the input, the incoming state and the parameters."""
     x, state = x.clone().requires_grad_(), fresh_leaf(warm(mixer))
-    wanted = [x, *leaf_tensors(state), *mixer.parameters()]
-    padded = _total(mixer, form(mixer, x, state, lengths=n))
-    rows = []
-    for b in range(BATCH):
-        i = torch.tensor([b], device=x.device)
-        rows.append(_total(mixer, mixer(x[i, : int(n[b])], take(state, i))))
-    alone = torch.stack(rows).sum()
-    same(gradients(padded, wanted), gradients(alone, wanted), f"gradients, {what}")
+    parts = [leaf for result in run(x, state) for leaf in leaves(whole(mixer, result)) if leaf.is_floating_point()]
+    total = torch.stack([part.sin().sum() for part in parts]).sum()
+    return gradients(total, [x, *leaf_tensors(state), *mixer.parameters()])
 
 
 def packed(mixer: Mixer[Any]) -> None:
     """Law 9: several sequences in one row, with `starts`, give what they give apart."""
-    for T in LENGTHS:
-        for lengths in ((T,) * BATCH, (T, T // 2, 0)):
-            x, options = drawn(mixer, T), times(mixer, T)
-            n, begins = torch.tensor(lengths, device=x.device), starts(T, x.device)
-            for name, form in FORMS.items():
-                with torch.no_grad():
+    with torch.no_grad():
+        for T in LENGTHS:
+            for lengths in ((T,) * BATCH, (T, T // 2, 0)):
+                x, options = drawn(mixer, T), times(mixer, T)
+                n, begins = torch.tensor(lengths, device=x.device), starts(T, x.device)
+                rows = [torch.tensor([b], device=x.device) for b in range(BATCH)]
+                apart = [
+                    whole(mixer, _apart(mixer, x[i, :L], begins[b, :L], take(warm(mixer), i), i, options))
+                    for b, (i, L) in enumerate(zip(rows, lengths))
+                ]
+                for name, form in FORMS.items():
                     y, new = form(mixer, x, warm(mixer), starts=begins, lengths=n, **options)
-                    for b in range(BATCH):
-                        i, L = torch.tensor([b], device=x.device), lengths[b]
-                        apart = _apart(mixer, x[i, :L], begins[b, :L], take(warm(mixer), i), i, options)
+                    for b, (i, L) in enumerate(zip(rows, lengths)):
                         got = y[i, :L], mixer.canonical(take(new, i))
-                        same(got, whole(mixer, apart), f"{name}, row {b} of length {L} in {T}")
+                        same(got, apart[b], f"{name}, row {b} of length {L} in {T}")
 
 
 def _apart(

@@ -200,8 +200,12 @@ class ForecastNetwork(nn.Module):
         return (torch.where(bend > 0, torch.asinh(v * safe) / safe, v) - mean) / scale
 
     def forward(self, h: Tensor, anchor: Tensor) -> Tensor:
-        """Quantiles of the scaled target, increasing: h (members, ..., D), anchor (..., K) give (..., H, K, Q)."""
-        return self.straighten(self.normalised(h, anchor))
+        """Quantiles of the scaled target, increasing: h (members, ..., D), anchor (..., K) give (..., H, K, Q).
+
+        Targets that are bent are never negative, nor are their forecasts.
+        """
+        q = self.straighten(self.normalised(h, anchor))
+        return torch.where(self.shape(q)[0] > 0, q.clamp(min=0), q)
 
 
 def pinball(y: Tensor, quantiles: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:

@@ -128,6 +128,7 @@ def check_keys(path: Path, config: dict[str, Any], known: tuple[str, ...]) -> No
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write tensors as safetensors."""
     save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, path)
+    path.chmod(0o666 & ~umask())
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -17,13 +17,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from conca.models.forecast import ForecastNetwork
-from conca.train.learner import ForecastLearner, Recipe
+from conca.train.learner import ForecastLearner
 from conca.train.pieces import Batch, Pieces, Steps, Windows
 from conca.train.progress import Bar
 from conca.train.quiet import quiet
+from conca.train.recipe import Recipe
+from conca.train.seeds import seeded
 from conca.types import BadInput
 
-__all__ = ["seeded", "train_forecast"]
+__all__ = ["train_forecast"]
 
 AVERAGE = 0.99
 """Decay of the running average of the weights, once it has seen many steps."""
@@ -135,11 +137,3 @@ def average(kept: Tensor, new: Tensor, count: Tensor | int) -> Tensor:
     """A running mean that forgets: the first steps weigh less and less."""
     decay = min(AVERAGE, (int(count) + 1) / (int(count) + 10))
     return torch.lerp(new.to(kept.dtype), kept, decay) if kept.is_floating_point() else new
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """PyTorch's generators begin at `seed`, and afterwards are as they were."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        yield

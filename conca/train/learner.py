@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -15,32 +14,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from conca.models.forecast import ForecastNetwork, Tower, pinball
 from conca.train.groups import param_groups
 from conca.train.pieces import Batch
+from conca.train.recipe import Recipe
 
-__all__ = ["ForecastLearner", "Recipe"]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to train.
-
-    lr, weight_decay   highest rate and decay of AdamW
-    epochs, steps      at most so many epochs of so many steps
-    patience           stop after so many epochs without a better one
-    max_minutes        stop after so many minutes
-    seed               of dropout (and of batches and first weights)
-    devices            auto, cpu, cuda, cuda:1
-    precision          as Lightning spells it
-    """
-
-    lr: float
-    weight_decay: float
-    epochs: int
-    steps: int
-    patience: int
-    max_minutes: float | None
-    seed: int
-    devices: str
-    precision: str
+__all__ = ["ForecastLearner"]
 
 
 class ForecastLearner(LightningModule):

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -371,3 +373,31 @@ def test_paths_are_read(tmp_path):
     table().to_csv(tmp_path / "t.csv", index=False)
     model = fit(str(tmp_path / "t.csv"))
     assert len(model.predict(tmp_path / "t.csv")) == 16
+
+
+def test_the_only_column_of_numbers_is_the_target():
+    frame = table()[["when", "site", "load"]]
+    assert fit(frame, target=None).schema_.target == ("load",)
+    with pytest.raises(BadInput, match=r"no target is named.*'load', 'rain', 'heat'"):
+        fit(target=None)
+    with pytest.raises(BadInput, match="none"):
+        fit(table()[["when", "site", "wind"]], target=None)
+
+
+def test_forecasts_of_what_is_never_negative_are_not():
+    frame = table()
+    forecast = fit(frame).predict(frame, rolling=True)
+    rain = forecast[forecast["target_name"] == "rain"]
+    assert (rain[QUANTILES] >= 0).all(axis=None)
+    assert (forecast[QUANTILES] < 0).any(axis=None)
+
+
+def test_forecasting_needs_no_lightning(fitted, tmp_path):
+    fitted.save(tmp_path / "run")
+    table().to_csv(tmp_path / "t.csv", index=False)
+    program = (
+        "import sys; sys.modules['lightning'] = None; import conca; model = conca.load(sys.argv[1]);"
+        "assert len(model.predict(sys.argv[2])) == 16"
+    )
+    run = [sys.executable, "-c", program, str(tmp_path / "run"), str(tmp_path / "t.csv")]
+    assert subprocess.run(run, capture_output=True, text=True, check=False).stderr == ""

@@ -14,10 +14,6 @@ faults = importlib.util.module_from_spec(spec)
 sys.modules["faults"] = faults
 spec.loader.exec_module(faults)
 
-SECONDS = 4.0
-"""What the laws may take on one sample, on one thread; generous on a machine that does other work too."""
-
-
 @pytest.mark.parametrize("name", mixers())
 def test_every_mixer_obeys_the_laws(name):
     verdicts = list(check(mixers()[name]))

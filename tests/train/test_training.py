@@ -13,9 +13,10 @@ from conca.models.forecast import ForecastNetwork, NetworkConfig
 from conca.train import calibrate as calibration
 from conca.train import fit
 from conca.train.calibrate import calibrate
-from conca.train.fit import interruptible, seeded, train_forecast
-from conca.train.learner import Recipe
+from conca.train.fit import interruptible, train_forecast
 from conca.train.pieces import Pieces, windows
+from conca.train.recipe import Recipe
+from conca.train.seeds import seeded
 from conca.types import BadInput
 
 RECIPE = Recipe(
