@@ -43,7 +43,7 @@ def fit(
     dropout: Annotated[float | None, Option(metavar="X", help="On what each layer adds.")] = None,
     patience: Annotated[int | None, Option(metavar="N", help="Epochs without a better one before it stops.")] = None,
     seed: Annotated[int | None, Option(metavar="N", help="Same seed, same machine, same run.")] = None,
-    devices: Annotated[str | None, Option(metavar="WORD", help="As Lightning spells them: auto, 1, 2.")] = None,
+    devices: Annotated[str | None, Option(metavar="WORD", help="Where to train: auto, cpu, cuda, cuda:0.")] = None,
     precision: Annotated[
         str | None, Option(metavar="WORD", help="As Lightning spells it: 32-true, bf16-mixed.")
     ] = None,

@@ -27,7 +27,10 @@ def info(run: Annotated[Path, Argument(metavar="RUN", help="Folder that `conca f
 
     forecaster = conca.load(run)
     table(["run", str(run)], facts(forecaster), words=2)
-    table(["layer", "width", "parameters", "state bytes", "multiply-adds a row", "bytes read a row"], costs(forecaster.network_))
+    table(
+        ["layer", "width", "parameters", "state bytes", "multiply-adds a row", "bytes read a row"],
+        costs(forecaster.network_),
+    )
     frame(forecaster.scores_)
     table(["operation", "body on this machine"], bodies(), words=2)
 

@@ -14,6 +14,7 @@ faults = importlib.util.module_from_spec(spec)
 sys.modules["faults"] = faults
 spec.loader.exec_module(faults)
 
+
 @pytest.mark.parametrize("name", mixers())
 def test_every_mixer_obeys_the_laws(name):
     verdicts = list(check(mixers()[name]))
