@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from conca.cli.screen import frame, notice
+from conca.types import BadInput
 
 __all__ = ["fit"]
 
@@ -35,6 +36,13 @@ def fit(
         str | None, Option(metavar="PATTERN", help="Of the network, such as 's4d*2 attention(window=64)'.")
     ] = None,
     d_model: Annotated[int | None, Option(metavar="N", help="Width of the layers.")] = None,
+    members: Annotated[
+        int | None, Option(metavar="N", help="Networks that are trained side by side and averaged.")
+    ] = None,
+    length: Annotated[int | None, Option(metavar="N", help="Rows of a piece that is read in training.")] = None,
+    quantiles: Annotated[
+        str | None, Option(metavar="Q,Q,...", help="Quantiles to forecast, such as 0.05,0.5,0.95; default 0.1,0.5,0.9.")
+    ] = None,
     epochs: Annotated[int | None, Option(metavar="N", help="At most so many epochs.")] = None,
     max_minutes: Annotated[float | None, Option(metavar="X", help="Of training, at most.")] = None,
     batch_size: Annotated[int | None, Option(metavar="N", help="Pieces of series in a step.")] = None,
@@ -65,6 +73,9 @@ def fit(
     options = given(
         layers=layers,
         d_model=d_model,
+        members=members,
+        length=length,
+        quantiles=None if quantiles is None else levels(quantiles),
         epochs=epochs,
         max_minutes=max_minutes,
         batch_size=batch_size,
@@ -91,6 +102,14 @@ def fit(
         for line in (*forecaster.notices_, f"wrote {out}"):
             notice(line)
     frame(forecaster.scores_)
+
+
+def levels(text: str) -> tuple[float, ...]:
+    """Numbers between commas. Raises BadInput where there is something else."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise BadInput(f"--quantiles: cannot read {text!r} as numbers; write 0.1,0.5,0.9") from None
 
 
 def given(**options: Any) -> dict[str, Any]:

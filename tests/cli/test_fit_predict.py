@@ -145,3 +145,13 @@ def test_an_interrupted_training_leaves_nothing(data: Path, tmp_path: Path) -> N
     )
     assert (done.returncode, done.stdout, done.stderr) == (signal.SIGINT + 128, "", "conca: interrupted\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_quantiles_and_members_can_be_chosen(say: Callable, data: Path) -> None:
+    options = ("--quantiles", "0.05,0.5,0.95", "--members", 1, "--length", 32)
+    assert say("fit", data, *FIT, *options, "--out", "run", "-q")[0] == 0
+    _, out, _ = say("predict", "run", data)
+    assert pd.read_csv(io.StringIO(out)).filter(like="q0.").columns.tolist() == ["q0.05", "q0.5", "q0.95"]
+    status, _, err = say("fit", data, *FIT, "--quantiles", "low,high", "--out", "other")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "--quantiles: cannot read 'low,high'" in err
