@@ -92,9 +92,8 @@ def train_forecast(
             trainer.fit(learner, loader, checks)
         network.to("cpu", torch.float32)
         if best.best_model_path:
-            learner.load_state_dict(
-                torch.load(best.best_model_path, map_location="cpu", weights_only=True)["state_dict"]
-            )
+            kept = torch.load(best.best_model_path, map_location="cpu", weights_only=True)
+            learner.load_state_dict(kept["state_dict"])
     if not all(bool(torch.isfinite(p).all()) for p in network.parameters()):
         raise BadInput(f"the training diverged with lr {recipe.lr:g}; give a smaller one")
     network.eval()

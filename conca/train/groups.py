@@ -27,7 +27,7 @@ def param_groups(module: nn.Module, *, lr: float, weight_decay: float = 0.0) -> 
     for part in module.modules():
         if isinstance(part, Mixer):
             named = dict(part.named_parameters())
-            roles |= {id(named[name]): role for name, role in part.roles().items()}
+            roles |= {id(named[name]): role for name, role in part.roles().items() if name in named}
     spared = {id(p) for part in module.modules() if isinstance(part, UNDECAYED) for p in part.parameters(recurse=False)}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter in module.parameters():
