@@ -1,6 +1,10 @@
 """Memories that flow and memories that settle: sequence models and energy models for PyTorch.
 
-Names are handed on when they are first asked for: `import conca` costs next to nothing and needs no optional package.
+Names are handed on when they are first asked for: `import conca` costs next to nothing and needs no optional package. A family of
+layers of your own in `conca/layers` is found by the name of its class.
+
+Imported before PyTorch, it sets OMP_WAIT_POLICY=passive (where you have not chosen): PyTorch's threads then sleep between
+products instead of taking the processor from kernels and other programs.
 
 >>> import conca
 >>> "S4D" in dir(conca)
@@ -9,6 +13,8 @@ True
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -40,6 +46,9 @@ if TYPE_CHECKING:
     from conca.models.stack import Block, Stack, pattern
     from conca.ops.bodies import plain_bodies
     from conca.train.groups import param_groups
+
+if "torch" not in sys.modules:
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 __version__ = "0.1.0"
 
@@ -103,10 +112,8 @@ _WHERE = {
 
 def __getattr__(name: str) -> Any:
     """Import the module that holds `name`; a missing optional package is named together with what installs it."""
-    if name not in _WHERE:
-        raise AttributeError(f"module 'conca' has no attribute {name!r}")
     try:
-        value = getattr(import_module(_WHERE[name]), name)
+        value = getattr(import_module(_WHERE[name]), name) if name in _WHERE else _family(name)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in ("", "conca"):
@@ -115,6 +122,15 @@ def __getattr__(name: str) -> Any:
         raise ModuleNotFoundError(line, name=error.name) from error
     globals()[name] = value
     return value
+
+
+def _family(name: str) -> Any:
+    """A family of layers that is not listed above, by the name of its class."""
+    if name[:1].isupper():
+        for found in import_module("conca.layers").families().values():
+            if found.__name__ == name:
+                return found
+    raise AttributeError(f"module 'conca' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

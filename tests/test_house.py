@@ -1,6 +1,6 @@
 """The rules of the house: sizes, names, the ladder of imports, docstrings, and a map that tells the truth.
 
-Run as a script (`make map`) it writes the map of files into README.md.
+Run as a script (`make map`) it writes the map of files into README.md, and the list of laws into CONTRIBUTING.md.
 """
 
 import ast
@@ -13,6 +13,7 @@ from statistics import median, quantiles
 import pytest
 from importlinter.cli import lint_imports
 
+from conca.laws.run import LAWS
 from conca.layers.mixer import Mixer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +28,7 @@ WRITTEN = sorted(
 DRAWERS = {"utils", "util", "common", "base", "core", "helpers", "misc", "tools", "lib"}
 MATHEMATICS = [path for path in SOURCES if path.parent.name in {"ops", "layers", "models"}]
 MARKS = ("<!-- map: written by `make map` -->\n```text\n", "```\n<!-- end of map -->")
+LAW_MARKS = ("<!-- laws: written by `make map` -->\n", "<!-- end of laws -->")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -109,6 +111,18 @@ def test_the_map_in_the_readme_is_true() -> None:
     assert text[begin + len(MARKS[0]) : end] == readme_map(), "`make map` writes it"
 
 
+def laws_listed() -> str:
+    """One line for each law, numbered as `conca check` numbers them."""
+    sentences = ((name, str(law.__doc__).partition("\n")[0]) for name, law in LAWS.items())
+    return "".join(f"{number}. *{name}*: {sentence}\n" for number, (name, sentence) in enumerate(sentences, 1))
+
+
+def test_the_laws_in_the_contributors_page_are_those_that_run() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    begin, end = (text.index(mark) for mark in LAW_MARKS)
+    assert text[begin + len(LAW_MARKS[0]) : end] == laws_listed(), "`make map` writes it"
+
+
 @pytest.mark.parametrize("path", WRITTEN, ids=named)
 def test_the_project_speaks_of_itself_alone(path: Path) -> None:
     # The classes of one letter keep this list from finding itself.
@@ -144,7 +158,13 @@ def test_no_family_writes_the_forms_that_belong_to_the_mixer() -> None:
     assert found == ["Mixer.forward", "Mixer.recurrent", "Mixer.chunked"]
 
 
+def put(page: str, marks: tuple[str, str], text: str) -> None:
+    """Write `text` between two marks of a page."""
+    path = ROOT / page
+    before, _, rest = path.read_text().partition(marks[0])
+    path.write_text(before + marks[0] + text + marks[1] + rest.partition(marks[1])[2])
+
+
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    before, _, rest = readme.read_text().partition(MARKS[0])
-    readme.write_text(before + MARKS[0] + readme_map() + MARKS[1] + rest.partition(MARKS[1])[2])
+    put("README.md", MARKS, readme_map())
+    put("CONTRIBUTING.md", LAW_MARKS, laws_listed())

@@ -42,7 +42,8 @@ def options(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0 done, 1 a law failed, 2 bad input, 130 interrupted.
+    """Run one command and return its exit status: 0 done, 1 a law failed, 2 bad input, 130 interrupted, 141 a
+    reader that has left.
 
     Data goes to stdout, everything else to stderr. Whatever goes wrong is one line there; a traceback appears with
     `--debug` only.
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault(
         "OMP_WAIT_POLICY", "passive"
     )  # PyTorch reads it when it is loaded: threads without work sleep
+    open_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     words = [word for word in given if word != "--debug"]
     try:
@@ -62,6 +64,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def open_streams() -> None:
+    """Where the caller closed stdout or stderr, what goes there is lost, and no file takes its number."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_WRONLY)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))
+
+
 def _run(words: list[str]) -> int:
     try:
         status = typer.main.get_command(app).main(words, prog_name="conca", standalone_mode=False)
@@ -69,13 +82,21 @@ def _run(words: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     except SystemExit as stop:  # how a training loop and a closed pipe end
-        status = INTERRUPTED if isinstance(stop.__context__, KeyboardInterrupt) else stop.code
-    except BrokenPipeError:  # whoever read has gone; the interpreter flushes once more on its way out
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = BROKEN_PIPE
+        cause = stop.__context__
+        status = INTERRUPTED if isinstance(cause, KeyboardInterrupt) else stop.code
+        if isinstance(cause, BrokenPipeError):
+            status = _broken_pipe()
+    except BrokenPipeError:
+        status = _broken_pipe()
     if status == INTERRUPTED:
         print("conca: interrupted", file=sys.stderr)
     return int(status or 0)
+
+
+def _broken_pipe() -> int:
+    """Whoever read has gone; the interpreter flushes once more on its way out, to nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
 
 
 def _told(error: Exception) -> tuple[str, int]:
@@ -89,6 +110,8 @@ def _told(error: Exception) -> tuple[str, int]:
             line, status = str(error), BAD_INPUT
             if "pip install" not in line:
                 line = f'this needs {error.name}, which is not installed: pip install "conca[all]"'
+        case MemoryError():
+            line, status = "not enough memory; give a smaller batch_size, length or d_model", BAD_INPUT
         case OSError():
             line, status = f"{error.filename}: {error.strerror}" if error.filename else str(error), BAD_INPUT
         case _:

@@ -38,6 +38,8 @@ def predict(
     path = None if out == "-" else Path(out)
     if path is not None:
         check_free(path, force)
+    elif sys.__stdout__ is None:
+        raise BadInput("stdout is closed; name a file (--out)")
 
     import conca
 
@@ -58,7 +60,7 @@ def check_free(path: Path, force: bool) -> None:
         raise BadInput(f"{path}: is a directory; name a file")
     if not path.parent.is_dir():
         raise BadInput(f"{path.parent}: there is no such folder; make it first")
-    if path.exists() and not force:
+    if (path.exists() or path.is_symlink()) and not force:
         raise BadInput(f"{path}: exists; --force replaces it")
 
 

@@ -27,7 +27,8 @@ def choose_cycles(times: Iterable[NDArray[Any]], grid: Grid) -> tuple[str, ...]:
     """
     if grid.kind != "datetime":
         return ()
-    span = max((int(np.ptp(ticks(t))) + grid.step for t in times if len(t)), default=0)
+    ends = [ticks(t[[0, -1]]).tolist() for t in times if len(t)]
+    span = max((last - first + grid.step for first, last in ends), default=0)
     lengths = zip(CYCLES, (1.0, 7.0, YEAR))
     return tuple(name for name, days in lengths if 3 * grid.step <= days * DAY <= 1.01 * span)
 

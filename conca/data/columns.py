@@ -13,6 +13,8 @@ from conca.types import BadInput
 
 __all__ = ["codes_in", "is_numeric", "levels_of", "numbers_in", "text_of"]
 
+LARGEST = 1e30
+"""Numbers beyond this size are refused: squared and summed they would leave the range of single precision."""
 NUMERIC_SHARE = 0.5
 """A column with at least this share of numbers among its cells that are not missing is a column of numbers."""
 
@@ -35,7 +37,7 @@ def is_numeric(column: pd.Series[Any]) -> bool:
 def numbers_in(column: pd.Series[Any], origin: Origin, advice: str = "") -> NDArray[np.float64]:
     """The column as numbers, NaN where missing, shape (N,).
 
-    Raises BadInput at text (`advice` is added to what to do) and at infinite values.
+    Raises BadInput at text (`advice` is added to what to do), at infinite values and at those beyond `LARGEST`.
     """
     name = str(column.name)
     if pd.api.types.is_complex_dtype(column):
@@ -56,6 +58,13 @@ def numbers_in(column: pd.Series[Any], origin: Origin, advice: str = "") -> NDAr
     if infinite.any():
         at = int(infinite.argmax())
         raise BadInput(f"{origin.cell(at, name)}: the value is infinite; leave the cell empty if it is missing")
+    large = np.abs(values) > LARGEST
+    if large.any():
+        at = int(large.argmax())
+        raise BadInput(
+            f"{origin.cell(at, name)}: the value {values[at]:g} is larger than {LARGEST:g}; "
+            "correct it, or leave the cell empty if it is missing"
+        )
     return values
 
 

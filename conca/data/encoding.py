@@ -27,6 +27,8 @@ SKEWED = 1.0
 """Columns without negative values that are more skewed than this are bent."""
 FARTHEST = 8.0
 """Covariates further than this many deviations from their mean are cut off there."""
+FARTHEST_TARGET = 1e6
+"""Targets are cut off there: beyond all that is plausible, but within what single precision squares and sums."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Encoded:
     inputs   (T, I) bent and normalised values, masks, calendar
     codes    (T, C) codes of the categories
     anchor   (T, K) the last known targets, bent and normalised; 0 before the first
-    target   (T, K) `(y - origin) / unit`, NaN where missing
+    target   (T, K) `(y - origin) / unit`, cut off at `FARTHEST_TARGET`, NaN where missing
     elapsed  (T,) time since the previous row in nominal steps, None where rows are regular
     origin, unit  (K,) the user's y is `target * unit + origin`
     """
@@ -114,9 +116,10 @@ class Encoding:
     def encode(self, schema: Schema, series: Series) -> Encoded:
         """The rows of one series."""
         own = self.own[self.places[named(series.key)]] if self.knows(series.key) else self.pooled
-        target = own.transform(series.target)
-        value = self.scaler.transform(bend(target, self.bends))
-        numbers = self.covariates.transform(bend(series.numeric, self.covariate_bends)).clip(-FARTHEST, FARTHEST)
+        with np.errstate(over="ignore"):  # what overflows is cut off
+            target = own.transform(series.target).clip(-FARTHEST_TARGET, FARTHEST_TARGET)
+            value = self.scaler.transform(bend(target, self.bends)).clip(-FARTHEST_TARGET, FARTHEST_TARGET)
+            numbers = self.covariates.transform(bend(series.numeric, self.covariate_bends)).clip(-FARTHEST, FARTHEST)
         anchor = held(value)
         parts = [np.nan_to_num(value), anchor, np.isnan(value), held(numbers), np.isnan(numbers)]
         parts.append(doubled(calendar(series.times, self.cycles, schema.grid)))
@@ -193,7 +196,7 @@ def choose_bends(parts: Sequence[Floats], columns: int, normalised: bool = True)
             result.append(0.0)
             continue
         skewness = float((((known - known.mean()) / deviation) ** 3).mean())
-        middle = float(np.median(known[known > 0]))
+        middle = max(float(np.median(known[known > 0])), 1e-12 * float(known.max()))
         result.append(4.0 / middle * (deviation if normalised else 1.0) if skewness > SKEWED else 0.0)
     return tuple(result)
 

@@ -17,6 +17,11 @@ Integers = NDArray[np.int64]
 DAY = 86_400_000_000_000
 UNITS = (("d", DAY), ("h", 3_600_000_000_000), ("min", 60_000_000_000), ("s", 1_000_000_000), ("ms", 1_000_000))
 KINDS = ("datetime", "integer", "row")
+FIRST, LAST = (np.datetime64(day, "ns").astype(np.int64).item() for day in ("1678-01-01", "2262-01-01"))
+"""Dates lie between these, the second excluded: whole years that nanoseconds in 64 bits can count."""
+LAST_MONTH = (2262 - 1970) * 12
+LARGEST = 2**62
+"""Whole numbers as times lie below this."""
 REGULAR_FILL = 3.0
 """With at most this many grid rows per given row, times that fit a grid are taken to be on it."""
 
@@ -69,12 +74,18 @@ class Grid:
         return gap // self.months, (gap % self.months == 0) & (within == within_0)
 
     def future(self, last: Any, count: int) -> NDArray[Any]:
-        """The `count` times after `last`, a time of a series; shape (count,) and dtype of the series' times."""
+        """The `count` times after `last`, a time of a series; shape (count,) and dtype of the series' times.
+
+        Raises BadInput if they are beyond the year 2261, or numbers of 2^62 and more.
+        """
         steps = np.arange(1, count + 1, dtype=np.int64)
         start = ticks(np.asarray(last))
         if not self.months:
+            self._check_reach(last, int(start) + count * self.step)
             return untick(start + steps * self.step, self.kind)
         month, within = self._months(start)
+        if int(month) - self.ends + count * self.months >= LAST_MONTH:
+            self._check_reach(last, LAST)
         begin, end = (month_begin(month + steps * self.months + next_one) for next_one in (0, 1))
         day, of_day = np.minimum(within // DAY, (end - begin) // DAY - 1), within % DAY
         return untick(begin + day * DAY + of_day - DAY * self.ends, self.kind)
@@ -89,6 +100,13 @@ class Grid:
         if not self.regular:
             result[1:] = np.diff(ticks(times)) / self.step
         return result
+
+    def _check_reach(self, last: Any, end: int) -> None:
+        if self.kind == "datetime" and end >= LAST:
+            day = str(np.asarray(last).astype("datetime64[D]"))
+            raise BadInput(f"times go on from {day} beyond the year 2261, which cannot be counted; correct the times")
+        if end >= LARGEST:
+            raise BadInput(f"times go on from {last} to {end}, which is too large; count them from a later beginning")
 
     def _months(self, when: Integers) -> tuple[Integers, Integers]:
         shifted = when + DAY * self.ends
@@ -146,10 +164,11 @@ def find_grid(when: Integers, starts: NDArray[np.bool_], kind: str) -> Grid:
     sizes, counts = np.unique(gaps, return_counts=True)
     common = int(sizes[counts.argmax()])
     fits = (sizes % common == 0).all()
-    if fits and (gaps.sum() / common <= REGULAR_FILL * gaps.size or counts.max() * 2 >= gaps.size):
+    total = gaps.sum(dtype=np.float64)  # of many series: more than 64-bit integers count
+    if fits and (total / common <= REGULAR_FILL * gaps.size or counts.max() * 2 >= gaps.size):
         return Grid(kind, common)
     divisor = int(np.gcd.reduce(sizes))
-    if gaps.sum() / divisor <= 1.5 * gaps.size:
+    if total / divisor <= 1.5 * gaps.size:
         return Grid(kind, divisor)
     return Grid(kind, max(1, int(np.median(gaps))), regular=False)
 

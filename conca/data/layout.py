@@ -131,6 +131,7 @@ def lay_out(table: pd.DataFrame, origin: Origin, schema: Schema, grid: Grid | No
     starts = first_rows(codes[order])
     rows = Sorted(origin, schema.time, keys, order, times.when[order], starts, times.kind, times.zone)
     refuse_duplicates(rows)
+    refuse_long(rows, np.flatnonzero((np.diff(rows.when) < 0) & ~rows.starts[1:]))
     if grid is None:
         rows, grid = choose_grid(rows)
         if not grid.regular:
@@ -152,6 +153,10 @@ def read_keys(table: pd.DataFrame, origin: Origin, names: tuple[str, ...]) -> tu
         if missing.any():
             where = origin.cell(int(missing.argmax()), name)
             raise BadInput(f"{where}: the name of the series is missing; fill it in or remove the row")
+        infinite = table[name].isin([np.inf, -np.inf]).to_numpy()
+        if infinite.any():
+            where = origin.cell(int(infinite.argmax()), name)
+            raise BadInput(f"{where}: the name of the series is infinite; give it another name or remove the row")
     codes = table.groupby(list(names), sort=False, observed=True).ngroup().to_numpy(dtype=np.int64)
     first: Integers = np.unique(codes, return_index=True)[1]
     parts = [table[name].astype(object).iloc[first].tolist() for name in names]
@@ -174,6 +179,18 @@ def refuse_duplicates(rows: Sorted) -> None:
     raise BadInput(
         f"{rows.where}: {one} and {other}{rows.series(at)} have the same time {rows.moment(at)} "
         f"({int(twins.sum())} such pairs); {advice}"
+    )
+
+
+def refuse_long(rows: Sorted, before: Integers) -> None:
+    """Raise BadInput if there is a sorted row `before` a time too far from the beginning of its series to be counted."""
+    if not before.size:
+        return
+    at = int(before[0]) + 1
+    begin = int(np.flatnonzero(rows.starts[: at + 1])[-1])
+    raise BadInput(
+        f"{rows.cell(at)}: the times{rows.series(at)} reach from {rows.moment(begin)} to {rows.moment(at)}, and more than "
+        "292 years cannot be counted; correct the time, or give each stretch a series of its own"
     )
 
 
@@ -222,6 +239,8 @@ def place_rows(rows: Sorted, grid: Grid, notices: list[str]) -> Layout:
     if not grid.regular or grid.kind == "row":
         every = np.arange(len(times), dtype=np.int64)
         return Layout(grid, rows.keys, np.cumsum(sizes), times, np.ones(len(times), dtype=bool), rows.order, every)
+    if not grid.months:
+        refuse_long(rows, np.flatnonzero(rows.when - np.repeat(rows.when[begins], sizes) < 0) - 1)
     steps, fits = grid.positions(times, np.repeat(times[begins], sizes))
     fits[1:] &= (np.diff(steps) > 0) | rows.starts[1:]
     if not fits.all():

@@ -8,12 +8,14 @@ What counts as what, when it is not said:
   columns are categorical. `categorical=` names columns that are categories though they look like numbers;
 - a covariate without any value, of dates, or of texts that hardly repeat (more than 64 different ones and more than one
   for every ten rows) is left out with a notice; named in `covariates`, it is kept, or refused if it cannot be;
+- all this is decided on the whole table, also on rows that are held out from training later; `Panel.known` takes the
+  categories that occur only there out again;
 - missing is an empty cell, NaN, None, NaT, or the words pandas knows (NA, n/a, null).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -77,6 +79,33 @@ class Panel:
     def __len__(self) -> int:
         return len(self.series)
 
+    def known(self, rows: Sequence[int]) -> Panel:
+        """The panel as a model may know it that learns from the first `rows` of each series.
+
+        Categories that do not occur there become code 0, as they would in a new table; a notice counts them. Nothing
+        else changes.
+        """
+        levels: list[tuple[str, ...]] = []
+        maps: list[NDArray[np.int64]] = []
+        notices = list(self.notices)
+        for c, name in enumerate(self.schema.categorical):
+            every = self.schema.levels[c]
+            met = np.zeros(len(every) + 1, dtype=bool)
+            for one, end in zip(self.series, rows, strict=True):
+                met[one.categorical[:end, c]] = True
+            met[0] = False
+            levels.append(tuple(level for level, here in zip(every, met[1:]) if here))
+            maps.append(np.where(met, np.cumsum(met), 0))
+            if late := len(every) - len(levels[-1]):
+                notices.append(f"column '{name}': {late} categories are not met in training; they are read as missing")
+        if not levels:
+            return self
+        series = [
+            replace(one, categorical=np.stack([codes[one.categorical[:, c]] for c, codes in enumerate(maps)], axis=1))
+            for one in self.series
+        ]
+        return replace(self, schema=replace(self.schema, levels=tuple(levels)), series=series, notices=notices)
+
 
 def read_panel(
     source: Source,
@@ -106,7 +135,10 @@ def read_panel(
     Rows are sorted within each series. Times that a regular grid has and the table lacks become missing rows. Raises
     BadInput, one line, on whatever cannot be read or understood.
     """
-    targets, keys = as_names(target), as_names(series)
+    targets, keys = as_names(target, "target"), as_names(series, "series")
+    chosen, categorical = as_names(covariates, "covariates"), as_names(categorical, "categorical")
+    if time is not None and not isinstance(time, str):
+        raise BadInput(f"time: {shown(time)} is not the name of one column; {spelt(time)}")
     if schema is not None:
         if targets or time is not None or keys or covariates is not None or categorical:
             raise BadInput("a schema says what the columns are; give either the schema or the columns, not both")
@@ -116,7 +148,9 @@ def read_panel(
     table, origin = read_table(source, text=keys), Origin.of(source)
     notices: list[str] = []
     if schema is None:
-        schema = assign_roles(table, origin, targets, time, keys, covariates, tuple(categorical), notices)
+        schema = assign_roles(
+            table, origin, targets, time, keys, None if covariates is None else chosen, categorical, notices
+        )
         layout = lay_out(table, origin, schema, None, notices)
         schema = replace(schema, grid=layout.grid)
     else:
@@ -128,9 +162,22 @@ def read_panel(
     return Panel(schema, found, left_out, notices)
 
 
-def as_names(names: Names | None) -> tuple[str, ...]:
-    """One name or several as a tuple."""
-    return () if names is None else (names,) if isinstance(names, str) else tuple(names)
+def as_names(names: Names | None, role: str = "columns") -> tuple[str, ...]:
+    """One name or several as a tuple. Raises BadInput if one of them is not text; `role` says what they are for."""
+    if names is None:
+        return ()
+    parts = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    for part in parts:
+        if not isinstance(part, str):
+            raise BadInput(f"{role}: {shown(part)} is not the name of a column; {spelt(part)}")
+    return parts
+
+
+def spelt(name: object) -> str:
+    """How a name that is not text should be written, for error lines."""
+    if isinstance(name, (list, tuple)) and len(name) == 1:
+        name = name[0]
+    return f"write '{shown(name)}'" if isinstance(name, (int, str)) else "names of columns are text"
 
 
 Values = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]

@@ -14,6 +14,9 @@ from conca.types import BadInput, nearest
 __all__ = ["Schema"]
 
 
+MOST_INDICATORS = 64
+
+
 @dataclass(frozen=True)
 class Schema:
     """The columns of a table, by what they are for.
@@ -48,9 +51,15 @@ class Schema:
         return tuple(len(levels) + 1 for levels in self.levels)
 
     def one_hot(self, codes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Codes (T, C) as indicators (T, number of all levels); code 0 is all zeros."""
-        parts = [np.eye(n)[codes[:, c]][:, 1:] for c, n in enumerate(self.cardinalities)]
-        return np.concatenate(parts, axis=1) if parts else np.empty((len(codes), 0))
+        """Codes (T, C) as indicators (T, number of levels); code 0 is all zeros.
+
+        If there are more than `MOST_INDICATORS`, the columns with the most levels are left out, until there are not.
+        """
+        sizes = [n - 1 for n in self.cardinalities]
+        kept = sorted(range(len(sizes)), key=lambda c: (sizes[c], c))
+        kept = sorted(c for c, total in zip(kept, np.cumsum([sizes[c] for c in kept])) if total <= MOST_INDICATORS)
+        parts = [codes[:, c, None] == np.arange(1, sizes[c] + 1) for c in kept]
+        return np.concatenate(parts, axis=1).astype(np.float64) if parts else np.empty((len(codes), 0))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain lists, strings and numbers, ready for JSON."""

@@ -7,8 +7,9 @@ import gzip
 import lzma
 import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -22,10 +23,13 @@ __all__ = ["MISSING", "Origin", "Source", "read_table"]
 Source: TypeAlias = "str | Path | pd.DataFrame"
 
 ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".parquet")
-OPENERS: dict[str, Callable[..., IO[str]]] = {".csv": open, ".gz": gzip.open, ".xz": lzma.open}
+OPENERS: dict[str, Callable[..., IO[Any]]] = {".csv": open, ".gz": gzip.open, ".xz": lzma.open}
 BROKEN = (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-nan", "NULL", "Null", "null", "None", "none", "NaT")
 """Cells of a CSV file that are missing values. In columns of names of series, only the empty cell is."""
+
+
+NUL = "{}: holds NUL bytes, as text in UTF-16 or a damaged file does; save the file as UTF-8"
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,8 @@ def read_table(source: Source, *, text: Sequence[str] = ()) -> pd.DataFrame:
     if isinstance(source, pd.DataFrame):
         table = with_index(source)
         check_names(list(table.columns), "table")
+    elif not isinstance(source, (str, PathLike)):
+        raise BadInput(f"{kind_of(source)} is not read as a table; give a pandas data frame or a path{advice(source)}")
     else:
         path = Path(source)
         check_file(path)
@@ -82,6 +88,23 @@ def read_table(source: Source, *, text: Sequence[str] = ()) -> pd.DataFrame:
     if not len(table):
         raise BadInput(f"{Origin.of(source).name}: the table has no rows; give it at least one")
     return table
+
+
+def kind_of(source: object) -> str:
+    """The type of an object with the package that it comes from, such as "polars.DataFrame"."""
+    kind = type(source)
+    package = kind.__module__.partition(".")[0]
+    return kind.__name__ if package == "builtins" else f"{package}.{kind.__name__}"
+
+
+def advice(source: object) -> str:
+    """How a table of another kind becomes a data frame, for error lines."""
+    for method in ("to_pandas", "to_frame"):
+        if hasattr(source, method):
+            return f" (.{method}() makes one)"
+    return (
+        " (pandas.DataFrame(...) makes one)" if isinstance(source, (Mapping, list)) or hasattr(source, "shape") else ""
+    )
 
 
 def check_file(path: Path) -> None:
@@ -150,6 +173,7 @@ def read_csv(path: Path, text: Sequence[str]) -> pd.DataFrame:
     """The table of a CSV file, compressed or not."""
     try:
         names, delimiter = read_header(path)
+        refuse_nul(path)
         missing = {name: [""] if name in text else list(MISSING) for name in names}
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -183,10 +207,20 @@ def read_csv(path: Path, text: Sequence[str]) -> pd.DataFrame:
     return table
 
 
+def refuse_nul(path: Path) -> None:
+    """Raise BadInput if there is a NUL byte anywhere in a CSV file."""
+    with OPENERS[path.suffix.lower()](path, "rb") as blocks:
+        while block := blocks.read(1 << 20):
+            if b"\0" in block:
+                raise BadInput(NUL.format(path))
+
+
 def read_header(path: Path) -> tuple[list[str], str]:
     """The column names of a CSV file and the delimiter between them."""
     with open_text(path) as lines:
         line = lines.readline()
+        if "\0" in line:
+            raise BadInput(NUL.format(path))
         if not line.strip():
             raise BadInput(f"{path}: the first row is blank; it must name the columns")
         delimiter = max(",;\t", key=line.count)

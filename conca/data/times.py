@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from conca.data.columns import numbers_in, shown, text_of
-from conca.data.grid import Grid
+from conca.data.grid import FIRST, LAST, Grid
 from conca.data.table import Origin
 from conca.types import BadInput
 
@@ -150,11 +150,13 @@ def nanoseconds(dates: pd.Series[Any], origin: Origin) -> NDArray[np.int64]:
     if getattr(dates.dtype, "tz", None) is not None:
         dates = dates.dt.tz_convert("UTC").dt.tz_localize(None)
     try:
-        exact = dates.dt.as_unit("ns").to_numpy("datetime64[ns]")
+        when = np.asarray(dates.dt.as_unit("ns").to_numpy("datetime64[ns]").astype(np.int64))
     except pd.errors.OutOfBoundsDatetime:
+        when = np.array([LAST])
+    if (when < FIRST).any() or (when >= LAST).any():
         where = f"{origin.name}, column '{dates.name}'"
-        raise BadInput(f"{where}: times must lie between the years 1678 and 2261; correct them") from None
-    return np.asarray(exact.astype(np.int64))
+        raise BadInput(f"{where}: times must lie between the years 1678 and 2261; correct them")
+    return when
 
 
 def zone_name(zone: Any) -> str:

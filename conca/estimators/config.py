@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
+from numbers import Integral, Real
+from operator import index
 from typing import Any
 
 from conca.types import BadInput, nearest
 
 __all__ = ["ForecastConfig"]
+
+WHOLE = {
+    "horizon": (1, 2**16),
+    "d_model": (1, 2**14),
+    "members": (1, 100),
+    "epochs": (1, 10**6),
+    "batch_size": (1, 2**14),
+    "patience": (1, 10**6),
+    "length": (2, 2**20),
+    "seed": (0, 2**63 - 1),
+}
+"""Least and largest values of the options that are whole numbers."""
+PRECISIONS = "32-true", "bf16-mixed", "64-true", "16-mixed"
 
 
 @dataclass(frozen=True)
@@ -30,7 +45,7 @@ class ForecastConfig:
     patience      epochs without a better validation error before training stops
     seed          not negative; same seed, same machine, same run
     devices       auto (a GPU if there is one), cpu, cuda, or one of several as cuda:1
-    precision     as Lightning spells it: 32-true, bf16-mixed, 64-true
+    precision     32-true, bf16-mixed, 64-true, and on a GPU 16-mixed
     """
 
     horizon: int = 24
@@ -53,24 +68,44 @@ class ForecastConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "quantiles", tuple(map(float, self.quantiles)))
         object.__setattr__(self, "devices", str(self.devices))
-        for name in ("horizon", "d_model", "members", "epochs", "batch_size", "patience"):
-            self.check(
-                name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "a whole number from 1 on"
-            )
-        self.check("length", isinstance(self.length, int) and self.length >= 2, "a whole number from 2 on")
-        self.check("seed", isinstance(self.seed, int) and self.seed >= 0, "a whole number from 0 on")
-        self.check("lr", 0 < self.lr < math.inf, "a positive number")
-        self.check("weight_decay", 0 <= self.weight_decay < math.inf, "a number from 0 on")
-        self.check("dropout", 0 <= self.dropout < 1, "at least 0 and less than 1")
-        self.check("max_minutes", self.max_minutes is None or 0 < self.max_minutes < math.inf, "a positive number")
+        for name, (least, most) in WHOLE.items():
+            self.whole(name, least, most)
+        self.number("lr", "a positive number up to 1000", lambda x: 0 < x <= 1000)
+        self.number("weight_decay", "a number from 0 to 1000", lambda x: 0 <= x <= 1000)
+        self.number("dropout", "at least 0 and less than 1", lambda x: 0 <= x < 1)
+        if self.max_minutes is not None:
+            self.number("max_minutes", "a positive number up to 1,000,000", lambda x: 0 < x <= 1_000_000)
+        self.check("layers", isinstance(self.layers, str), "a pattern such as 'lstm*2'")
+        self.check("precision", self.precision in PRECISIONS, f"one of {', '.join(PRECISIONS)}")
         q = self.quantiles
         fine = bool(q) and all(0 < level < 1 for level in q) and all(a < b for a, b in pairwise(q))
         self.check("quantiles", fine, "increasing numbers between 0 and 1")
+        for name, other in pairwise(self.columns):
+            if name == other:
+                raise BadInput(f"quantiles: two of them are the column '{name}'; give levels that lie further apart")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of a forecast that hold the quantiles, such as q0.1."""
+        return tuple(f"q{level:g}" for level in self.quantiles)
 
     def check(self, name: str, fine: bool, needed: str) -> None:
         """Raise BadInput unless an option is fine."""
         if not fine:
             raise BadInput(f"{name} must be {needed}, not {getattr(self, name)!r}")
+
+    def whole(self, name: str, least: int, most: int) -> None:
+        """An option becomes an int. Raises BadInput unless it is a whole number (NumPy's are) within bounds; True is none."""
+        value = getattr(self, name)
+        fine = isinstance(value, Integral) and not isinstance(value, bool)
+        self.check(name, fine and least <= value <= most, f"a whole number from {least} to {most:,}")
+        object.__setattr__(self, name, index(value))
+
+    def number(self, name: str, needed: str, fine: Callable[[float], bool]) -> None:
+        """An option becomes a float. Raises BadInput unless it is a number that is fine."""
+        value = getattr(self, name)
+        self.check(name, isinstance(value, Real) and not isinstance(value, bool) and fine(float(value)), needed)
+        object.__setattr__(self, name, float(value))
 
     def as_dict(self) -> dict[str, Any]:
         """Lists, strings and numbers, ready for JSON."""
@@ -87,5 +122,5 @@ class ForecastConfig:
             return cls(**saved)
         except BadInput:
             raise
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise BadInput(f"forecast: an option cannot be read ({error})") from None

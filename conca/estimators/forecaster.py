@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +22,8 @@ from conca.data.panel import Names, Panel, Schema, as_names, read_panel
 from conca.data.split import Split, split_by_time
 from conca.data.table import Source
 from conca.estimators.config import ForecastConfig
-from conca.estimators.frame import Ends, long_frame
+from conca.estimators.frame import Ends, check_names, long_frame
+from conca.estimators.saved import check_parts, network_config, read_history, read_scores
 from conca.estimators.scores import held_out_cutoffs, score_table
 from conca.estimators.target import only_target
 from conca.infer.forecast import forecast
@@ -127,7 +129,7 @@ class Forecaster:
         progress: bool = True,
         force: bool = False,
     ) -> Self:
-        """Learn from a table.
+        """Learn from a table. In threads, one training waits for the other, and so does `load`.
 
         The last `test_fraction` of the rows of every series is held out: nothing is fitted on it, `scores_` is measured
         on it. The last tenth of the others decides when to stop.
@@ -149,12 +151,14 @@ class Forecaster:
             BadInput: one line, for a table that cannot be read or used, an ill option, a folder that exists. Then, and
                 when interrupted, nothing is written.
         """
-        if not 0 <= test_fraction < 1:
-            raise BadInput(f"test_fraction must be at least 0 and less than 1, not {test_fraction}")
+        if not isinstance(test_fraction, Real) or not 0 <= test_fraction < 1:
+            raise BadInput(f"test_fraction must be at least 0 and less than 1, not {test_fraction!r}")
         if out is not None:
             check_free(Path(out), force)
         if target is None:
-            target = only_target(data, {time, *as_names(series), *(covariates or ()), *categorical})
+            target = only_target(
+                data, {*map(str, (*as_names(time), *as_names(series), *as_names(covariates), *as_names(categorical)))}
+            )
         panel = read_panel(
             data,
             target=target,
@@ -165,22 +169,24 @@ class Forecaster:
             minimum=self.config.horizon + 2,
             strict=strict,
         )
+        check_names(panel.schema, self.config.columns)
         splits = [split_by_time(len(s), held_out=test_fraction, validation=VALIDATION) for s in panel.series]
-        with workplace(out, force) as folder:
+        with torch.inference_mode(False), torch.enable_grad(), workplace(out, force) as folder:
             self._learn(panel, splits, folder, progress)
             if out is not None:
                 self._write(folder)
         return self
 
     def _learn(self, panel: Panel, splits: Sequence[Split], folder: Path, progress: bool) -> None:
-        config, schema = self.config, panel.schema
         known = [split.validation for split in splits]
+        panel = panel.known(known)
+        config, schema = self.config, panel.schema
         if all(np.isnan(s.target[1 : split.train]).all() for s, split in zip(panel.series, splits)):
             raise BadInput("no target value is left to learn from; give more rows, or hold out fewer (test_fraction)")
         encoding = Encoding.fit(schema, panel.series, known)
         encoded = [encoding.encode(schema, s) for s in panel.series]
         with seeded(config.seed):
-            network = ForecastNetwork(self._network_config(schema, encoding))
+            network = ForecastNetwork(network_config(config, schema, encoding))
         pieces, validation = self._material(encoded, splits)
         rows = sum(split.train for split in splits)
         steps = int(np.clip(PASSES * rows / (pieces.length * config.batch_size), *STEPS))
@@ -196,22 +202,6 @@ class Forecaster:
         self.history_.to_csv(folder / "metrics.csv", index=False)
         self.notices_ = list(panel.notices)
         self._fitted = Fitted(schema, encoding, network, Ends.of(panel.series, [q[-1] for q in found]))
-
-    def _network_config(self, schema: Schema, encoding: Encoding) -> NetworkConfig:
-        config = self.config
-        return NetworkConfig(
-            layers=config.layers,
-            d_model=config.d_model,
-            horizon=config.horizon,
-            inputs=encoding.inputs(schema),
-            categories=schema.cardinalities,
-            levels=config.quantiles,
-            bends=encoding.bends,
-            means=encoding.scaler.mean,
-            scales=encoding.scaler.scale,
-            members=config.members,
-            dropout=config.dropout,
-        )
 
     def _material(self, encoded: Sequence[Encoded], splits: Sequence[Split]) -> tuple[Pieces, list[Any]]:
         config = self.config
@@ -264,7 +254,7 @@ class Forecaster:
             if rolling:
                 raise BadInput("rolling forecasts need a table; give the data to forecast")
             return long_frame(
-                schema, fitted.ends.series(targets), fitted.ends.cutoffs(), fitted.ends.parts(), config.quantiles
+                schema, fitted.ends.series(targets), fitted.ends.cutoffs(), fitted.ends.parts(), config.columns
             )
         panel = read_panel(data, schema=schema)
         self.notices_ = list(panel.notices)
@@ -276,7 +266,7 @@ class Forecaster:
         encoded = [fitted.encoding.encode(schema, s) for s in panel.series]
         every = [np.flatnonzero(s.given) if rolling else np.array([len(s) - 1]) for s in panel.series]
         found = forecast(fitted.network, encoded, every, context=config.length)
-        return long_frame(schema, panel.series, every, found, config.quantiles)
+        return long_frame(schema, panel.series, every, found, config.columns)
 
     def save(self, folder: str | Path, *, force: bool = False) -> None:
         """Write a run folder, whole or not at all.
@@ -323,13 +313,16 @@ class Forecaster:
             quantiles = read_tensors(folder / "latest.safetensors").get("quantiles", torch.empty(0))
             ends = Ends.from_dict(saved["latest"], quantiles.numpy())
             schema, encoding = Schema.from_dict(saved["schema"]), Encoding.from_dict(saved["encoding"])
-            with seeded(0):
-                network = ForecastNetwork(NetworkConfig.from_dict(saved["network"]))
+            check_parts(config, schema, encoding, NetworkConfig.from_dict(saved["network"]), ends)
+            with torch.inference_mode(False), seeded(0):
+                network = ForecastNetwork(network_config(config, schema, encoding))
         except BadInput as error:
             raise BadInput(f"{path}: {error}") from None
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise BadInput(f"{path}: cannot be understood ({' '.join(str(error).split())})") from None
         load_tensors(network, folder / "model.safetensors")
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in network.state_dict().values()):
+            raise BadInput(f"{folder / 'model.safetensors'}: the run is damaged: a weight is no number")
         result = cls(**config.as_dict())
         result._fitted = Fitted(schema, encoding, network.eval(), ends)
         result.scores_ = read_scores(folder / "scores.csv")
@@ -358,17 +351,3 @@ def workplace(out: str | Path | None, force: bool) -> Iterator[Path]:
             yield temporary
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-
-
-def read_history(path: Path) -> pd.DataFrame:
-    """What was logged, one row for each epoch; empty without the file."""
-    if not path.is_file() or not path.stat().st_size:
-        return pd.DataFrame()
-    return pd.read_csv(path).groupby("epoch", as_index=False).first()
-
-
-def read_scores(path: Path) -> pd.DataFrame:
-    """The table of scores. Raises BadInput if it is missing."""
-    if not path.is_file():
-        raise BadInput(f"{path}: is missing; the run is damaged")
-    return pd.read_csv(path, index_col="forecast")

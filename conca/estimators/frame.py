@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,10 @@ from conca.data.panel import Key, Schema, Series
 from conca.data.times import restore
 from conca.types import BadInput
 
-__all__ = ["Ends", "long_frame"]
+__all__ = ["Ends", "check_names", "long_frame"]
+
+ADDED = "cutoff", "step", "target_name", "y"
+"""Columns of a forecast beside those of series, time and quantiles."""
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -25,7 +29,7 @@ Integers = NDArray[np.int64]
 class Ends:
     """The last row of each fitted series, and the forecast from it.
 
-    keys, times  of the series; times as integers
+    keys, times  of the series; times as integers; keys as JSON keeps them (`plain`), so that saving changes nothing
     kind         of the grid
     quantiles    (number of series, H, K, Q)
     """
@@ -40,7 +44,7 @@ class Ends:
         """The ends of series with the forecast (H, K, Q) from each."""
         times = tuple(int(ticks(s.times[-1:])[0]) for s in series)
         kind = "datetime" if series[0].times.dtype.kind == "M" else "integer"
-        return cls(tuple(s.key for s in series), times, kind, np.stack(quantiles))
+        return cls(tuple(plain(s.key) for s in series), times, kind, np.stack(quantiles))
 
     def series(self, targets: Sequence[str]) -> list[Series]:
         """Series of one row, their last."""
@@ -61,24 +65,35 @@ class Ends:
 
     def as_dict(self) -> dict[str, Any]:
         """All but the quantiles, ready for JSON."""
-        keys = [[part.item() if isinstance(part, np.generic) else part for part in key] for key in self.keys]
-        return {
-            "keys": [[p if isinstance(p, (int, float)) else str(p) for p in key] for key in keys],
-            "times": self.times,
-            "kind": self.kind,
-        }
+        return {"keys": self.keys, "times": self.times, "kind": self.kind}
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any], quantiles: Floats) -> Ends:
         """The inverse of `as_dict`. Raises BadInput if the parts do not fit."""
         try:
             keys, times = tuple(tuple(key) for key in saved["keys"]), tuple(int(time) for time in saved["times"])
-            kind = str(saved["kind"])
-        except (KeyError, TypeError, ValueError):
+            kind = {"datetime": "datetime", "integer": "integer"}[saved["kind"]]
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise BadInput("latest: 'keys', 'times' and 'kind' are needed; the run is damaged") from None
-        if not len(keys) == len(times) == len(quantiles) or quantiles.ndim != 4:
+        if not len(keys) == len(times) == len(quantiles) or any(abs(time) >= 2**63 for time in times):
             raise BadInput("latest: the ends of the series and their forecasts do not fit; the run is damaged")
         return cls(keys, times, kind, quantiles)
+
+
+def plain(key: Key) -> Key:
+    """A key whose parts are text, booleans and finite numbers of Python's own; all others become text."""
+    own = [(part, part.item() if isinstance(part, np.generic) else part) for part in key]
+    return tuple(
+        value if isinstance(value, int | float) and math.isfinite(value) and str(value) == str(part) else str(part)
+        for part, value in own
+    )
+
+
+def check_names(schema: Schema, columns: Sequence[str]) -> None:
+    """Raise BadInput if a column of series or time has the name of another column of the forecasts; `columns` as below."""
+    for name in (*schema.series, schema.time):
+        if name in (*ADDED, *columns):
+            raise BadInput(f"column '{name}': a column of the forecasts has this name; rename yours")
 
 
 def long_frame(
@@ -86,15 +101,15 @@ def long_frame(
     series: Sequence[Series],
     cutoffs: Sequence[Integers],
     quantiles: Sequence[Floats],
-    levels: Sequence[float],
+    names: Sequence[str],
 ) -> pd.DataFrame:
-    """One row for each series, cutoff (n,), step and target; quantiles (n, H, K, Q)."""
-    parts = [one_series(schema, s, c, q, levels) for s, c, q in zip(series, cutoffs, quantiles)]
+    """One row for each series, cutoff (n,), step and target; quantiles (n, H, K, Q) in columns of these names."""
+    parts = [one_series(schema, s, c, q, names) for s, c, q in zip(series, cutoffs, quantiles)]
     return pd.concat(parts, ignore_index=True)
 
 
 def one_series(
-    schema: Schema, series: Series, cutoffs: Integers, quantiles: Floats, levels: Sequence[float]
+    schema: Schema, series: Series, cutoffs: Integers, quantiles: Floats, names: Sequence[str]
 ) -> pd.DataFrame:
     """The forecasts of one series."""
     count, horizon, targets, _ = quantiles.shape
@@ -108,7 +123,7 @@ def one_series(
     columns["cutoff"] = restore(series.times[cutoffs], schema.grid).repeat(each)
     columns["step"] = np.tile(np.repeat(np.arange(1, horizon + 1), targets), count)
     columns["target_name"] = np.tile(np.array(schema.target, dtype=object), count * horizon)
-    for place, level in enumerate(levels):
-        columns[f"q{level:g}"] = quantiles[..., place].reshape(-1)
+    for place, name in enumerate(names):
+        columns[name] = quantiles[..., place].reshape(-1)
     columns["y"] = y[ahead].reshape(-1)
     return pd.DataFrame(columns)

@@ -1,4 +1,4 @@
-"""Laws 1, 2, 3, 11 and 13: every form, every cut, every body is one function, and so are its first and second derivatives."""
+"""Laws of agreement: every form, every cut, every body is one function, and so are its first and second derivatives."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def forms_agree(mixer: Mixer[Any]) -> None:
-    """Law 1: forward = recurrent = chunked, outputs and final state, warm and fresh, with and without gradients and `elapsed`."""
+    """Forward = recurrent = chunked, outputs and final state, warm and fresh, with and without gradients and `elapsed`."""
     for T in LENGTHS:
         for options in [{}, times(mixer, T)] if mixer.timed else [{}]:
             for state in (None, warm(mixer)):
@@ -59,12 +59,12 @@ def forms_agree(mixer: Mixer[Any]) -> None:
 
 
 def forms_agree_float32(mixer: Mixer[Any]) -> None:
-    """Law 1 in float32."""
+    """The forms agree in float32."""
     _forms_agree_in(mixer, torch.float32)
 
 
 def forms_agree_bfloat16(mixer: Mixer[Any]) -> None:
-    """Law 1 in bfloat16, where PyTorch supports it; recurrences stay wider by themselves."""
+    """The forms agree in bfloat16, where PyTorch supports it; recurrences stay wider by themselves."""
     try:
         _forms_agree_in(mixer, torch.bfloat16)
     except (NotImplementedError, RuntimeError) as error:
@@ -84,7 +84,7 @@ def _forms_agree_in(mixer: Mixer[Any], dtype: torch.dtype) -> None:
 
 
 def split(mixer: Mixer[Any]) -> None:
-    """Law 2: for every cut, running the two parts in turn equals running the whole."""
+    """For every cut, running the two parts in turn equals running the whole."""
     for T in LENGTHS:
         x, options = drawn(mixer, T), times(mixer, T)
         expected = whole(mixer, mixer(x, warm(mixer), **options))
@@ -116,7 +116,7 @@ def _grads(mixer: Mixer[Any], form: Form, T: int, options: dict[str, Tensor]) ->
 
 
 def gradients_agree(mixer: Mixer[Any]) -> None:
-    """Law 3: gradients to inputs, parameters and incoming state agree, with a loss on the final state too."""
+    """Gradients to inputs, parameters and incoming state agree, with a loss on the final state too."""
     for T in LENGTHS:
         device = drawn(mixer, T).device
         cases: list[dict[str, Tensor]] = [
@@ -168,7 +168,7 @@ def _second(mixer: Mixer[Any], form: Form, T: int) -> tuple[Tensor, ...]:
 
 
 def bodies_agree(mixer: Mixer[Any]) -> None:
-    """Law 11: kernel and plain PyTorch agree, forward, backward, twice differentiated; also beyond one chunk of the kernels."""
+    """Kernel and plain PyTorch agree, forward, backward, twice differentiated; also beyond one chunk of the kernels."""
     with watched() as kernels:
         mixer(drawn(mixer, 3), warm(mixer))
     if not kernels:
@@ -189,7 +189,7 @@ def bodies_agree(mixer: Mixer[Any]) -> None:
 
 
 def twice(mixer: Mixer[Any]) -> None:
-    """Law 13: input gradients are themselves differentiable, the same in every form, and right by finite differences."""
+    """Input gradients are themselves differentiable, the same in every form, and right by finite differences."""
     for T in LENGTHS[:-1]:
         expected = _second(mixer, FORMS["recurrent"], T)
         for name in ("forward", "chunked"):

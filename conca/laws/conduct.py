@@ -1,4 +1,4 @@
-"""Laws 4, 5, 6, 7, 10 and 12: what a mixer does not do, and what it keeps."""
+"""Laws of conduct: what a mixer does not do, and what it keeps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _copy(state: Any) -> Any:
 
 
 def pure(mixer: Mixer[Any]) -> None:
-    """Law 4: arguments stay as they were, continuations of one state do not disturb each other, results alias nothing."""
+    """Arguments stay as they were, continuations of one state do not disturb each other, results alias nothing."""
     for gradients in (False, True):
         with torch.set_grad_enabled(gradients):
             for name, form in FORMS.items():
@@ -60,7 +60,7 @@ def _unaliased(x: Tensor, result: tuple[Tensor, Any], what: str) -> None:
 
 
 def causal(mixer: Mixer[Any]) -> None:
-    """Law 5: changing an input changes no earlier output, not even by rounding where the body is not a convolution."""
+    """Changing an input changes no earlier output, not even by rounding where the body is not a convolution."""
     compare = same if mixer.convolves else identical
     for T in LENGTHS:
         y = mixer(drawn(mixer, T), warm(mixer))[0]
@@ -71,7 +71,7 @@ def causal(mixer: Mixer[Any]) -> None:
 
 
 def rows_independent(mixer: Mixer[Any]) -> None:
-    """Law 6: a row gives what it gives alone."""
+    """A row gives what it gives alone."""
     for form in FORMS.values():
         for T in LENGTHS:
             x, state = drawn(mixer, T), warm(mixer)
@@ -83,7 +83,7 @@ def rows_independent(mixer: Mixer[Any]) -> None:
 
 
 def bounded(mixer: Mixer[Any]) -> None:
-    """Law 7: the state does not grow, where the mixer says so."""
+    """The state does not grow, where the mixer says so."""
     if not mixer.bounded:
         raise DoesNotApply("its memory grows with the text, and it says so")
     size = [leaf.shape for leaf in leaves(mixer.init_state(BATCH))]
@@ -96,7 +96,7 @@ def bounded(mixer: Mixer[Any]) -> None:
 
 
 def kept(mixer: Mixer[Any]) -> None:
-    """Law 10: a state saved to disk and loaded has the same bits, and goes on."""
+    """A state saved to disk and loaded has the same bits, and goes on."""
     if not list(leaves(mixer.init_state(BATCH))):
         raise DoesNotApply("it has no state")
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
@@ -137,7 +137,7 @@ def _matters(mixer: Mixer[Any], part: nn.Module, before: Tensor) -> bool:
 
 
 def honest(mixer: Mixer[Any]) -> None:
-    """Law 12: linear maps and norms are used by calling them: hooks and wrappers take effect, in every form."""
+    """Linear maps and norms are used by calling them: hooks and wrappers take effect, in every form."""
     found = [(name, part) for name, part in mixer.named_modules() if isinstance(part, (nn.Linear, *NORMS))]
     if not found:
         raise DoesNotApply("it has no linear map and no norm")

@@ -1,4 +1,4 @@
-"""Laws 8 and 9: padded rows and packed rows give what their sequences give alone."""
+"""Laws of rows: padded rows and packed rows give what their sequences give alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Result = tuple[Tensor, Any]
 
 
 def ragged(mixer: Mixer[Any]) -> None:
-    """Law 8: a right-padded row, its padding poisoned with NaN, gives what the row alone gives: outputs, state, gradients."""
+    """A right-padded row, its padding poisoned with NaN, gives what the row alone gives: outputs, state, gradients."""
     for T in LENGTHS:
         for lengths in sorted({(T, 0, (T + 1) // 2), (0, 0, 0), (min(1, T), T, T)}):
             _same_as_alone(mixer, T, lengths)
@@ -84,7 +84,7 @@ def _slopes(mixer: Mixer[Any], x: Tensor, run: Callable[[Tensor, Any], list[Resu
 
 
 def packed(mixer: Mixer[Any]) -> None:
-    """Law 9: several sequences in one row, with `starts`, give what they give apart."""
+    """Several sequences in one row, with `starts`, give what they give apart."""
     with torch.no_grad():
         for T in LENGTHS:
             for lengths in ((T,) * BATCH, (T, T // 2, 0)):

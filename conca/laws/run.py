@@ -44,7 +44,7 @@ LAWS: dict[str, Callable[[Mixer[Any]], None]] = {
     "honest modules": honest,
     "twice differentiable": twice,
 }
-"""The thirteen laws of a mixer by name (the first in three precisions), each a function that raises AssertionError."""
+"""The laws of a mixer by name (the first in three precisions), each a function that raises AssertionError."""
 
 
 def mixers() -> dict[str, type[Mixer[Any]]]:

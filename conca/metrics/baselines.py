@@ -26,6 +26,8 @@ CYCLES = (1.0, 7.0, 365.2425)
 LEVELS = (0.1, 0.5, 0.9)
 MOST_NUMBERS = 30_000_000
 """The windows of a ridge regression hold at most this many numbers (240 MB); of longer tables, every so many."""
+MOST_INPUTS = 1500
+"""A ridge regression has at most this many inputs (its Gram matrix takes 18 MB), or one row of targets if they are more."""
 BLOCK = 4096
 
 
@@ -152,6 +154,9 @@ class Ridge(Baseline):
 
     All steps share one Gram matrix of the histories; the rows whose target is missing at a step are taken off it again,
     so that every step is solved exactly on the rows that know it. `penalty` is per row, on the normalised values.
+
+    Of wide tables it sees less, to bound time and memory at `MOST_INPUTS`: as many rows of the covariates as then fit
+    beside those of the targets; if not one does, only the first covariates, one row of them; of more targets, fewer rows.
     """
 
     def __init__(
@@ -169,22 +174,31 @@ class Ridge(Baseline):
         self.rows, self.penalty = rows, penalty
         self.weights: Floats | None = None
 
-    def windows(self, history: History) -> Floats:
-        """A view (T, rows * (K + F)) of the rows up to each row; before the series begins, its mean (0)."""
-        values = np.concatenate([filled(v, history.train) for v in (history.target, history.covariates)], axis=1)
-        padded = np.concatenate([np.zeros((self.rows - 1, values.shape[1])), values])
-        return sliding_window_view(padded.reshape(-1), self.rows * values.shape[1])[:: values.shape[1]]
+    def windows(self, history: History) -> list[Floats]:
+        """Views (T, rows * columns) of the rows up to each row, of targets and covariates; before the series, 0."""
+        parts = []
+        for values, (rows, columns) in zip((history.target, history.covariates), self.sizes(history)):
+            if rows * columns:
+                known = filled(values[:, :columns], history.train)
+                padded = np.concatenate([np.zeros((rows - 1, columns)), known])
+                parts.append(sliding_window_view(padded.reshape(-1), rows * columns)[::columns])
+        return parts
 
-    def inputs(self, windows: Floats, cutoffs: Integers) -> Floats:
-        """What is regressed on: (n, 1 + rows * (K + F)), the first column constant."""
-        x = np.ones((len(cutoffs), 1 + windows.shape[1]))
-        x[:, 1:] = windows[cutoffs]
-        return x
+    def sizes(self, history: History) -> list[tuple[int, int]]:
+        """Rows and columns that are seen of the targets and of the covariates."""
+        targets, covariates = history.target.shape[1], history.covariates.shape[1]
+        rows = max(1, min(self.rows, MOST_INPUTS // max(targets, 1)))
+        left = max(MOST_INPUTS - rows * targets, 0)
+        return [(rows, targets), (max(1, min(self.rows, left // max(covariates, 1))), min(covariates, left))]
+
+    def inputs(self, windows: Sequence[Floats], cutoffs: Integers) -> Floats:
+        """What is regressed on: (n, D), the first column constant, then the windows."""
+        return np.concatenate([np.ones((len(cutoffs), 1)), *(part[cutoffs] for part in windows)], axis=1)
 
     def fit(self, histories: Sequence[History]) -> Self:
-        """Solve for the weights (1 + rows * (K + F), H, K), then take the quantiles of the errors. Returns itself."""
+        """Solve for the weights (D, H, K), then take the quantiles of the errors. Returns itself."""
         cutoffs = self.cutoffs(histories)
-        wide = 1 + self.rows * (histories[0].target.shape[1] + histories[0].covariates.shape[1])
+        wide = 1 + sum(rows * columns for rows, columns in self.sizes(histories[0]))
         stride = max(1, -(-sum(map(len, cutoffs)) * wide // MOST_NUMBERS))
         chosen = [rows[::stride] for rows in cutoffs]
         x = np.concatenate([self.inputs(self.windows(h), rows) for h, rows in zip(histories, chosen)])

@@ -138,7 +138,9 @@ class ForecastNetwork(nn.Module):
         self.middle = config.middle
         self.towers = nn.ModuleList(Tower(config) for _ in range(config.members))
         self.register_buffer("spread", torch.ones(len(config.bends), len(config.levels)))
-        self.float()
+        if any(p.is_meta for p in self.parameters()):
+            raise BadInput(f"layers {config.layers!r}: the parameters are nowhere; name another device, or none")
+        self.to("cpu", torch.float32)
 
     @property
     def bounded(self) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+from zlib import crc32
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -31,7 +34,9 @@ __all__ = [
 
 FORMAT = 1
 """Version of the format of run folders; a program reads its own and older ones."""
-CONFIG, MODEL = "config.json", "model.safetensors"
+CONFIG, MODEL, LATEST = "config.json", "model.safetensors", "latest.safetensors"
+CONTENTS = {CONFIG, MODEL, LATEST, "metrics.csv", "scores.csv", "report.html", "checkpoints", "logs"}
+"""What a run folder may hold; a folder with anything else is never replaced."""
 
 
 def check_free(folder: Path, force: bool = False) -> None:
@@ -39,8 +44,7 @@ def check_free(folder: Path, force: bool = False) -> None:
     if folder.exists() or folder.is_symlink():
         if not force:
             raise BadInput(f"{folder}: exists; name another folder, or allow to replace it (force, --force)")
-        if not folder.is_dir() or (any(folder.iterdir()) and not (folder / CONFIG).is_file()):
-            raise BadInput(f"{folder}: is not a run folder, so it is not replaced; name another one")
+        check_replaceable(folder)
     parent = folder.absolute().parent
     while not parent.exists():
         parent = parent.parent
@@ -50,23 +54,45 @@ def check_free(folder: Path, force: bool = False) -> None:
         raise BadInput(f"{folder}: no permission to write in {parent}; name another folder")
 
 
+def check_replaceable(folder: Path) -> None:
+    """Raise BadInput unless a folder is empty, or a run (it may be damaged) and nothing but a run."""
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: is not a run folder, so it is not replaced; name another one")
+    found = sorted(path.name for path in folder.iterdir())
+    if not found:
+        return
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        ours = isinstance(config, dict) and "format" in config and "kind" in config
+    except (OSError, ValueError, RecursionError):
+        ours = LATEST in found  # no other program's folders have this file
+    if not ours:
+        raise BadInput(f"{folder}: is not a run folder, so it is not replaced; name another one")
+    for name in found:
+        if name not in CONTENTS:
+            raise BadInput(f"{folder / name}: is no part of a run, so the folder is not replaced; move it elsewhere")
+
+
 @contextmanager
 def new_folder(folder: Path, force: bool = False) -> Iterator[Path]:
     """A temporary folder beside `folder` that takes its name when the block ends well, and else disappears.
 
-    With `force` an older run of that name is replaced at the end. Raises BadInput as `check_free` does.
+    With `force` an older run of that name is replaced at the end. What a process left behind that was killed while it wrote
+    to the same name is removed. Raises BadInput as `check_free` does.
     """
     check_free(folder, force)
     folder = folder.absolute()
     made = [parent for parent in folder.parents if not parent.exists()]
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
+    remove_left_behind(folder)
+    prefix = f".{folder.name}.{host()}-{os.getpid()}."
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=prefix, suffix=".part"))
     try:
         yield temporary
         temporary.chmod(0o777 & ~umask())
         check_free(folder, force)
         if folder.exists():
-            old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".old"))
+            old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=prefix, suffix=".old"))
             os.replace(folder, old / folder.name)
             os.replace(temporary, folder)
             shutil.rmtree(old)
@@ -78,6 +104,31 @@ def new_folder(folder: Path, force: bool = False) -> Iterator[Path]:
             if parent.exists() and not any(parent.iterdir()):
                 parent.rmdir()
         raise
+
+
+def host() -> str:
+    """This machine, in eight letters: process numbers of others say nothing here."""
+    return f"{crc32(socket.gethostname().encode()):08x}"
+
+
+def remove_left_behind(folder: Path) -> None:
+    """Remove temporary folders beside `folder` whose process is gone; not an old run that has no successor yet."""
+    form = re.compile(rf"\.{re.escape(folder.name)}\.{host()}-(\d+)\.\w+\.(part|old)")
+    for path in folder.parent.iterdir():
+        match = form.fullmatch(path.name)
+        if match and not alive(int(match[1])) and (match[2] == "part" or folder.exists()):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def alive(process: int) -> bool:
+    """Whether there is such a process on this machine."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def umask() -> int:
@@ -103,16 +154,21 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise BadInput(f"{folder}: not a run folder, {CONFIG} is missing")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeError, ValueError) as error:
+        config = json.loads(path.read_text(encoding="utf-8"), parse_constant=no_number)
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path}: cannot be read ({' '.join(str(error).split())}); the run is damaged") from None
     version = config.get("format") if isinstance(config, dict) else None
-    if not isinstance(version, int) or not isinstance(config.get("kind"), str):
+    if type(version) is not int or version < 1 or not isinstance(config.get("kind"), str):
         raise BadInput(f"{path}: not the description of a run (it needs 'format' and 'kind')")
     if version > FORMAT:
         raise BadInput(f"{path}: format {version} is newer than this conca understands ({FORMAT}); update conca")
     config.pop("format")
     return dict(config)
+
+
+def no_number(word: str) -> NoReturn:
+    """JSON has no NaN and no Infinity, though Python reads them."""
+    raise ValueError(f"{word} is no number")
 
 
 def check_keys(path: Path, config: dict[str, Any], known: tuple[str, ...]) -> None:

@@ -152,6 +152,8 @@ class Stack(Mixer[tuple[State, ...]]):
         return Work(sum(w.multiply_adds for w in parts), sum(w.bytes for w in parts))
 
 
+MOST = 500
+"""Blocks that a pattern may ask for."""
 WORD = re.compile(r"\s*([^\s()*]+)(\((?:[^()]|\([^()]*\))*\))?(?:\*(\d+))?(?=\s|$)")
 
 
@@ -179,9 +181,10 @@ def pattern(text: str, d_model: int, *, dropout: float = 0.0) -> Stack:
             )
         name, brackets, times = word.groups()
         options = _options(brackets or "()", word[0].strip())
-        parts += [
-            Block(_made(name, d_model, options), dropout=dropout) for _ in range(1 if times is None else int(times))
-        ]
+        count = int((times or "1").lstrip("0")[:9] or 0)
+        if len(parts) + count > MOST:
+            raise BadInput(f"the pattern {text!r} asks for more than {MOST} layers; ask for fewer")
+        parts += [Block(_made(name, d_model, options), dropout=dropout) for _ in range(count)]
         at = word.end()
     if not parts:
         raise BadInput(f"the pattern {text!r} names no layer; families: {', '.join(families())}")
@@ -194,6 +197,8 @@ def family(name: str) -> type[Mixer[Any]]:
     Raises:
         BadInput: if there is no such thing, or it is not a mixer.
     """
+    if name.endswith(".py"):
+        raise BadInput(f"{name}: say which class of the file, as in {name}:MyLayer")
     if ":" not in name:
         known = families()
         plain = name.lower().replace("_", "")
@@ -209,11 +214,14 @@ def family(name: str) -> type[Mixer[Any]]:
 
 def _module(place: str) -> Any:
     """A module by its name, or the file at a path, which can import what stands beside it."""
-    path = Path(place).absolute()
+    path = Path(place if place.endswith(".py") else place.replace(".", "/") + ".py").absolute()
     if place.endswith(".py") and not path.is_file():
         raise BadInput(f"{place}: no such file")
     try:
-        return _from_file(path) if place.endswith(".py") else importlib.import_module(place)
+        as_file = place.endswith(".py") or (
+            path.is_file() and importlib.util.find_spec(place.partition(".")[0]) is None
+        )
+        return _from_file(path) if as_file else importlib.import_module(place)
     except Exception as error:  # whatever a user's file does while it is read
         raise BadInput(f"cannot import {place}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
@@ -251,7 +259,7 @@ def _options(brackets: str, word: str) -> dict[str, Any]:
 def _made(name: str, d_model: int, options: dict[str, Any]) -> Mixer[Any]:
     try:
         return family(name)(d_model, **options)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError, AssertionError) as error:
         if isinstance(error, BadInput):
             raise
         raise BadInput(f"layer {name!r}: {' '.join(str(error).split())}") from error

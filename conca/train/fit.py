@@ -59,7 +59,7 @@ def train_forecast(
     checks: DataLoader[Batch] | None = None
     if validation:
         checks = DataLoader(Windows(validation), batch_size=None)
-    with quiet(), seeded(recipe.seed):
+    with seeded(recipe.seed), quiet():
         best = ModelCheckpoint(
             dirpath=folder / "checkpoints",
             filename="best",
@@ -68,6 +68,8 @@ def train_forecast(
             enable_version_counter=False,
         )
         accelerator, devices = chosen(recipe.devices)
+        if recipe.precision.startswith("16") and accelerator == "cpu":
+            raise BadInput(f"precision '{recipe.precision}' needs a GPU; on a CPU say 32-true or bf16-mixed")
         try:
             trainer = Trainer(
                 accelerator=accelerator,

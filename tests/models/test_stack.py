@@ -45,6 +45,7 @@ def test_a_layer_of_the_users_own(tmp_path):
         ("s4d*0", "names no layer"),
         ("nowhere.py:Mine", "nowhere.py: no such file"),
         ("nowhere:Mine", "cannot import nowhere: ModuleNotFoundError"),
+        ("mine.py", "mine.py: say which class of the file, as in mine.py:MyLayer"),
         ("conca.layers.s4d:S5", "no mixer named 'S5'"),
         ("torch.nn:Linear", "no mixer named 'Linear'"),
     ],
@@ -81,6 +82,12 @@ def test_a_users_file_may_have_neighbours_and_dataclasses_and_is_one_module(tmp_
     assert type(stack.parts[0].inner) is type(stack.parts[1].inner)
     assert torch.equal(copy.deepcopy(stack).parts[0].inner.core.weight_ih_l0, stack.parts[0].inner.core.weight_ih_l0)
     assert pickle.loads(pickle.dumps(stack)).d_model == 4
+
+
+def test_a_module_beside_the_user_is_found_by_name(tmp_path, monkeypatch):
+    (tmp_path / "beside_me.py").write_text("from conca.layers.lstm import LSTM\nclass Mine(LSTM):\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    assert family("beside_me:Mine").__name__ == "Mine"
 
 
 def test_family_names_forgive_capitals():

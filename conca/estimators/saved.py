@@ -1,0 +1,86 @@
+"""What a saved forecaster must fulfil before it is believed: tables that can be read, and parts that fit each other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from conca.data.encoding import Encoding
+from conca.data.panel import Schema
+from conca.estimators.config import ForecastConfig
+from conca.estimators.frame import Ends
+from conca.estimators.scores import COLUMNS
+from conca.models.forecast import NetworkConfig
+from conca.types import BadInput
+
+__all__ = ["check_parts", "network_config", "read_history", "read_scores"]
+
+
+def network_config(config: ForecastConfig, schema: Schema, encoding: Encoding) -> NetworkConfig:
+    """The network that belongs to options and a table."""
+    return NetworkConfig(
+        layers=config.layers,
+        d_model=config.d_model,
+        horizon=config.horizon,
+        inputs=encoding.inputs(schema),
+        categories=schema.cardinalities,
+        levels=config.quantiles,
+        bends=encoding.bends,
+        means=encoding.scaler.mean,
+        scales=encoding.scaler.scale,
+        members=config.members,
+        dropout=config.dropout,
+    )
+
+
+def check_parts(config: ForecastConfig, schema: Schema, encoding: Encoding, network: NetworkConfig, ends: Ends) -> None:
+    """Raise BadInput unless the parts of a saved forecaster fit each other."""
+    targets, numbers = len(schema.target), len(schema.numeric)
+    for name, count in (("bends", targets), ("covariate_bends", numbers)):
+        values = getattr(encoding, name)
+        damaged(len(values) == count, f"encoding.{name} must hold {count} numbers")
+        damaged(all(0 <= v < math.inf for v in values), f"encoding.{name} must be finite and not negative")
+    scalers = (("scaler", encoding.scaler), ("pooled", encoding.pooled), *(("own", one) for one in encoding.own))
+    for name, scaler in scalers:
+        damaged(len(scaler.mean) == targets, f"encoding.{name} must be of {targets} targets")
+    damaged(len(encoding.covariates.mean) == numbers, f"encoding.covariates must be of {numbers} columns")
+    expected = network_config(config, schema, encoding)
+    for field in fields(NetworkConfig):
+        found, needed = getattr(network, field.name), getattr(expected, field.name)
+        damaged(found == needed, f"network.{field.name} is {found!r}, and the other parts ask for {needed!r}")
+    shape = (len(ends.keys), config.horizon, targets, len(config.quantiles))
+    damaged(ends.quantiles.shape == shape, f"latest.safetensors must have the shape {shape}")
+    keys = tuple(tuple(map(str, key)) for key in ends.keys)
+    damaged(keys == encoding.keys, "latest.keys and encoding.keys differ")
+    damaged(all(len(key) == len(schema.series) for key in keys), "latest.keys and schema.series differ in length")
+
+
+def damaged(fine: bool, why: str) -> None:
+    """Raise BadInput unless it is fine."""
+    if not fine:
+        raise BadInput(f"the run is damaged: {why}")
+
+
+def read_history(path: Path) -> pd.DataFrame:
+    """What was logged, one row for each epoch; empty where there is no such table, since nothing depends on it."""
+    try:
+        return pd.read_csv(path).groupby("epoch", as_index=False).first()
+    except (OSError, ValueError, KeyError):
+        return pd.DataFrame()
+
+
+def read_scores(path: Path) -> pd.DataFrame:
+    """The table of scores. Raises BadInput if it is missing or damaged."""
+    if not path.is_file():
+        raise BadInput(f"{path}: is missing; the run is damaged")
+    try:
+        found = pd.read_csv(path, index_col="forecast").astype(np.float64)
+    except (OSError, ValueError, KeyError, TypeError):
+        found = pd.DataFrame()
+    if list(found.columns) != list(COLUMNS.values()):
+        raise BadInput(f"{path}: not a table of scores; the run is damaged")
+    return found
