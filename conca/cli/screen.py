@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["frame", "listing", "notice", "progress_bar", "table"]
 
 PIPED = 160
-"""Width of what is not shown on a terminal, in characters: wide enough that no row is folded."""
+"""Width of what is not shown on a terminal, in characters, where COLUMNS does not say another: no row is folded."""
 
 
 def console(stream: TextIO) -> Console:
     """Colours and the width of the terminal on a terminal; plain text elsewhere."""
-    return Console(file=stream, width=None if stream.isatty() else PIPED, highlight=False)
+    columns = os.environ.get("COLUMNS", "")
+    piped = int(columns) if columns.isdigit() and int(columns) > 0 else PIPED
+    return Console(file=stream, width=None if stream.isatty() else piped, highlight=False)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> None:
