@@ -72,7 +72,7 @@ def open_streams() -> None:
             if null != number:
                 os.dup2(null, number)
                 os.close(null)
-            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
 
 
 def _run(words: list[str]) -> int:
@@ -110,7 +110,7 @@ def _told(error: Exception) -> tuple[str, int]:
             line, status = str(error), BAD_INPUT
             if "pip install" not in line:
                 line = f'this needs {error.name}, which is not installed: pip install "conca[all]"'
-        case MemoryError():
+        case MemoryError() | RuntimeError() if isinstance(error, MemoryError) or "memory" in str(error):
             line, status = "not enough memory; give a smaller batch_size, length or d_model", BAD_INPUT
         case OSError():
             line, status = f"{error.filename}: {error.strerror}" if error.filename else str(error), BAD_INPUT

@@ -105,7 +105,7 @@ class Grid:
         if self.kind == "datetime" and end >= LAST:
             day = str(np.asarray(last).astype("datetime64[D]"))
             raise BadInput(f"times go on from {day} beyond the year 2261, which cannot be counted; correct the times")
-        if end >= LARGEST:
+        if self.kind != "datetime" and end >= LARGEST:
             raise BadInput(f"times go on from {last} to {end}, which is too large; count them from a later beginning")
 
     def _months(self, when: Integers) -> tuple[Integers, Integers]:

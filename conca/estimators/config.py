@@ -104,7 +104,7 @@ class ForecastConfig:
     def number(self, name: str, needed: str, fine: Callable[[float], bool]) -> None:
         """An option becomes a float. Raises BadInput unless it is a number that is fine."""
         value = getattr(self, name)
-        self.check(name, isinstance(value, Real) and not isinstance(value, bool) and fine(float(value)), needed)
+        self.check(name, not isinstance(value, bool) and isinstance(value, Real) and fine(float(value)), needed)
         object.__setattr__(self, name, float(value))
 
     def as_dict(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from conca.data.split import Split, split_by_time
 from conca.data.table import Source
 from conca.estimators.config import ForecastConfig
 from conca.estimators.frame import Ends, check_names, long_frame
-from conca.estimators.saved import check_parts, network_config, read_history, read_scores
+from conca.estimators.saved import check_parts, check_schema, network_config, read_history, read_scores
 from conca.estimators.scores import held_out_cutoffs, score_table
 from conca.estimators.target import only_target
 from conca.infer.forecast import forecast
@@ -151,14 +151,14 @@ class Forecaster:
             BadInput: one line, for a table that cannot be read or used, an ill option, a folder that exists. Then, and
                 when interrupted, nothing is written.
         """
-        if not isinstance(test_fraction, Real) or not 0 <= test_fraction < 1:
+        share: Any = test_fraction
+        if not isinstance(share, Real) or not 0 <= float(share) < 1:
             raise BadInput(f"test_fraction must be at least 0 and less than 1, not {test_fraction!r}")
         if out is not None:
             check_free(Path(out), force)
         if target is None:
-            target = only_target(
-                data, {*map(str, (*as_names(time), *as_names(series), *as_names(covariates), *as_names(categorical)))}
-            )
+            named = (as_names(names) for names in (time, series, covariates, categorical))
+            target = only_target(data, {name for names in named for name in names})
         panel = read_panel(
             data,
             target=target,
@@ -313,6 +313,7 @@ class Forecaster:
             quantiles = read_tensors(folder / "latest.safetensors").get("quantiles", torch.empty(0))
             ends = Ends.from_dict(saved["latest"], quantiles.numpy())
             schema, encoding = Schema.from_dict(saved["schema"]), Encoding.from_dict(saved["encoding"])
+            check_schema(schema, saved["schema"])
             check_parts(config, schema, encoding, NetworkConfig.from_dict(saved["network"]), ends)
             with torch.inference_mode(False), seeded(0):
                 network = ForecastNetwork(network_config(config, schema, encoding))

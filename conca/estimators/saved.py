@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from conca.data.encoding import Encoding
-from conca.data.panel import Schema
+from conca.data.panel import Grid, Schema
+from conca.data.times import restore
 from conca.estimators.config import ForecastConfig
 from conca.estimators.frame import Ends
 from conca.estimators.scores import COLUMNS
 from conca.models.forecast import NetworkConfig
 from conca.types import BadInput
 
-__all__ = ["check_parts", "network_config", "read_history", "read_scores"]
+__all__ = ["check_parts", "check_schema", "network_config", "read_history", "read_scores"]
 
 
 def network_config(config: ForecastConfig, schema: Schema, encoding: Encoding) -> NetworkConfig:
@@ -52,11 +55,46 @@ def check_parts(config: ForecastConfig, schema: Schema, encoding: Encoding, netw
     for field in fields(NetworkConfig):
         found, needed = getattr(network, field.name), getattr(expected, field.name)
         damaged(found == needed, f"network.{field.name} is {found!r}, and the other parts ask for {needed!r}")
+    dated = (schema.grid.kind == "datetime") == (ends.kind == "datetime")
+    damaged(dated, f"latest.kind is '{ends.kind}', schema.grid.kind is '{schema.grid.kind}'")
     shape = (len(ends.keys), config.horizon, targets, len(config.quantiles))
     damaged(ends.quantiles.shape == shape, f"latest.safetensors must have the shape {shape}")
     keys = tuple(tuple(map(str, key)) for key in ends.keys)
     damaged(keys == encoding.keys, "latest.keys and encoding.keys differ")
     damaged(all(len(key) == len(schema.series) for key in keys), "latest.keys and schema.series differ in length")
+
+
+def check_schema(schema: Schema, saved: dict[str, Any]) -> None:
+    """Raise BadInput unless a schema is what was saved and describes a table that there can be."""
+    own = json.loads(json.dumps(schema.as_dict()))
+    for key, value in saved.items():
+        damaged(own[key] == value, f"schema.{key} is {value!r}")
+    names = [name for name in schema.columns if not isinstance(name, str)]
+    damaged(not names, f"schema: {names[:1]} is no name of a column")
+    damaged(len(set(schema.columns)) == len(schema.columns), "schema: a column stands there twice")
+    for levels in schema.levels:
+        texts = all(isinstance(level, str) for level in levels)
+        damaged(texts and len(set(levels)) == len(levels), "schema.levels must be different texts")
+    check_grid(schema.grid)
+    damaged((schema.grid.kind == "row") == (schema.time is None), "schema.time and schema.grid.kind do not fit")
+
+
+def check_grid(grid: Grid) -> None:
+    """Raise BadInput unless a grid is one that there can be."""
+    for name, least, most in (("step", 1, 2**62), ("months", 0, 2**15)):
+        value = getattr(grid, name)
+        damaged(type(value) is int and least <= value < most, f"schema.grid.{name} is {value!r}")
+    for name in ("ends", "regular", "wall"):
+        damaged(type(getattr(grid, name)) is bool, f"schema.grid.{name} is neither true nor false")
+    damaged(not grid.wall or grid.zone is not None, "schema.grid.wall needs a zone")
+    dated = grid.kind == "datetime"
+    damaged(
+        dated or (grid.zone is None and not grid.months), "schema.grid: without dates there are no months and zones"
+    )
+    try:
+        restore(np.array([0], "datetime64[ns]" if dated else np.int64), grid)
+    except (KeyError, OSError, TypeError, ValueError, AttributeError):
+        raise BadInput(f"the run is damaged, or made elsewhere: there is no time zone {grid.zone!r}") from None
 
 
 def damaged(fine: bool, why: str) -> None:

@@ -13,7 +13,8 @@ __all__ = ["seeded"]
 
 LOCK = [RLock()]
 """Held while the generators are in use; a forked child begins with a new one, since nobody there would release it."""
-os.register_at_fork(after_in_child=lambda: LOCK.__setitem__(0, RLock()))
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: LOCK.__setitem__(0, RLock()))
 
 
 @contextmanager

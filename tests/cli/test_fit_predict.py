@@ -50,6 +50,16 @@ def test_force_replaces_a_run_and_nothing_else(say: Callable, data: Path) -> Non
     assert Path("other/model.safetensors").read_bytes() != first
 
 
+def test_a_link_is_replaced_when_asked_for_alone(say: Callable, fitted: Path) -> None:
+    Path("link.csv").symlink_to("nowhere.csv")
+    words = "predict", fitted / "run", fitted / "air.csv.xz", "-q", "--out", "link.csv"
+    status, _, err = say(*words)
+    assert (status, err.count("\n")) == (2, 1)
+    assert Path("link.csv").is_symlink()
+    assert say(*words, "--force")[0] == 0
+    assert not Path("link.csv").is_symlink()
+
+
 def test_rows_out_of_order_and_short_series_are_told_once(say: Callable, data: Path) -> None:
     table = pd.read_csv(data)
     long, short = table.iloc[::-1].assign(site="a"), table.head(3).assign(site="b")

@@ -56,6 +56,30 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert process.returncode != 0
 
 
+def shell(line: str, *words: object) -> subprocess.CompletedProcess[str]:
+    """A line of bash in which `conca` is this one; the words are $1 and so on."""
+    setting = f"set -o pipefail; conca() {{ {sys.executable} -c '{CALL}' \"$@\"; }}; {line}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = ["bash", "-c", setting, "bash", *map(str, words)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_forecast_whose_reader_leaves(fitted: Path) -> None:
+    run, data = fitted / "run", fitted / "air.csv.xz"
+    done = shell('conca predict "$1" "$2" --rolling -q | head -1', run, data)
+    assert (done.returncode, done.stderr) == (141, "")
+    assert done.stdout.startswith("time,cutoff")
+
+
+def test_a_stdout_that_is_closed(fitted: Path, tmp_path: Path) -> None:
+    run, data = fitted / "run", fitted / "air.csv.xz"
+    done = shell('conca predict "$1" "$2" -q >&-', run, data)
+    assert (done.returncode, done.stderr) == (2, "conca: stdout is closed; name a file (--out)\n")
+    done = shell('conca predict "$1" "$2" -q --out "$3" >&- 2>&-', run, data, tmp_path / "f.csv")
+    assert done.returncode == 0
+    assert (tmp_path / "f.csv").read_text().startswith("time,cutoff")
+
+
 def test_help_names_every_command(say: Callable) -> None:
     for words in ([], ["--help"], ["-h"]):
         status, out, err = say(*words)

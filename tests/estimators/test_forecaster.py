@@ -211,6 +211,7 @@ def cut(name, size):
     return lambda run: (run / name).write_bytes((run / name).read_bytes()[:size])
 
 
+BOTH = "forecast", "network"
 SPOILED = {
     "newer": (spoil("config.json", lambda c: c.update(format=99)), "newer"),
     "kind": (spoil("config.json", lambda c: c.update(kind="forecasts")), "did you mean 'forecast'"),
@@ -218,11 +219,11 @@ SPOILED = {
     "lost": (spoil("config.json", lambda c: c.pop("encoding")), "'encoding' is missing"),
     "option": (spoil("config.json", lambda c: c["forecast"].update(horizont=3)), "did you mean 'horizon'"),
     "network": (spoil("config.json", lambda c: c["network"].update(d_modl=3)), "did you mean 'd_model'"),
-    "type": (spoil("config.json", lambda c: c["network"].update(d_model="wide")), "cannot be understood"),
+    "type": (spoil("config.json", lambda c: c["network"].update(d_model="wide")), "damaged: network.d_model is 'wide'"),
     "list": (spoil("config.json", lambda c: c.update(schema=[])), "cannot be understood"),
-    "layer": (spoil("config.json", lambda c: c["network"].update(layers="lsm")), "did you mean 'lstm'"),
-    "shape": (spoil("config.json", lambda c: c["network"].update(d_model=16)), "the model needs"),
-    "members": (spoil("config.json", lambda c: c["network"].update(members=2)), "is missing"),
+    "layer": (spoil("config.json", lambda c: [c[part].update(layers="lsm") for part in BOTH]), "did you mean 'lstm'"),
+    "shape": (spoil("config.json", lambda c: [c[part].update(d_model=16) for part in BOTH]), "the model needs"),
+    "members": (spoil("config.json", lambda c: [c[part].update(members=2) for part in BOTH]), "is missing"),
     "ends": (spoil("config.json", lambda c: c["latest"].update(times=[])), "do not fit"),
     "text": (cut("config.json", 40), "cannot be read"),
     "model": (cut("model.safetensors", 1000), "not a whole safetensors file"),
@@ -262,7 +263,7 @@ def test_no_run():
         ({"quantiles": "half"}, "cannot be read"),
         ({"dropout": 1.0}, "dropout must be"),
         ({"lr": 0}, "lr must be"),
-        ({"lr": "fast"}, "cannot be read"),
+        ({"lr": "fast"}, "lr must be"),
         ({"seed": -1}, "seed must be"),
         ({"max_minutes": 0}, "max_minutes must be"),
     ],

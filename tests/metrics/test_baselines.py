@@ -164,6 +164,34 @@ def test_long_tables_are_thinned_to_bound_memory(monkeypatch):
     assert [len(rows) for rows in Ridge(3, most=700).cutoffs([history])] == [666]
 
 
+@pytest.mark.parametrize(
+    ("targets", "covariates", "sizes"),
+    [
+        (1, 10, [(48, 1), (48, 10)]),
+        (1, 300, [(48, 1), (4, 300)]),
+        (2, 5000, [(48, 2), (1, 1404)]),
+        (100, 7, [(15, 100), (1, 0)]),
+        (2000, 0, [(1, 2000), (1, 0)]),
+    ],
+)
+def test_wide_tables_are_seen_in_part_to_bound_memory(targets, covariates, sizes):
+    history = History(np.zeros((60, targets)), np.zeros((60, covariates)), 50)
+    model = Ridge(2)
+    assert model.sizes(history) == sizes
+    assert sum(part.shape[1] for part in model.windows(history)) == sum(rows * columns for rows, columns in sizes)
+
+
+def test_ridge_with_less_history_of_the_covariates(monkeypatch):
+    history = waves(features=3)
+    monkeypatch.setattr("conca.metrics.baselines.MOST_INPUTS", 16)
+    model = Ridge(4, rows=5).fit([history])
+    values = [(part - part[:200].mean(0)) / part[:200].std(0) for part in (history.target, history.covariates)]
+    cutoff, beyond = np.array([300]), model.windows(history)
+    np.testing.assert_allclose(beyond[0][300], values[0][296:301].ravel())
+    np.testing.assert_allclose(beyond[1][300], values[1][299:301].ravel())
+    assert np.isfinite(model.predict(history, cutoff)[0]).all()
+
+
 def test_what_is_refused():
     history = waves()
     with pytest.raises(RuntimeError, match="fit"):

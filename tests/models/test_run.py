@@ -1,6 +1,9 @@
 """Run folders: whole or not at all, and read with care."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +20,8 @@ from conca.models.run import (
     write_tensors,
 )
 from conca.types import BadInput
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def names(folder):
@@ -73,6 +78,48 @@ def test_force_does_not_replace_what_is_no_run(tmp_path):
         check_free(tmp_path / "file" / "run")
 
 
+@pytest.mark.parametrize("text", ['{"my": "project"}', "[1]", "no json", ""])
+def test_force_spares_the_config_of_another_program(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(BadInput, match="not a run folder"):
+        check_free(tmp_path, force=True)
+
+
+def test_force_spares_a_run_with_files_of_the_user(tmp_path):
+    make(tmp_path / "run")
+    (tmp_path / "run" / "notes.txt").write_text("dear")
+    with pytest.raises(BadInput, match=r"run/notes\.txt: is no part of a run"):
+        check_free(tmp_path / "run", force=True)
+
+
+def test_force_replaces_a_damaged_run_and_an_empty_folder(tmp_path):
+    (tmp_path / "run").mkdir()
+    check_free(tmp_path / "run", force=True)
+    for name in ("model.safetensors", "latest.safetensors", "scores.csv"):
+        (tmp_path / "run" / name).write_text("broken")
+    check_free(tmp_path / "run", force=True)
+    (tmp_path / "run" / "config.json").write_text("{")
+    check_free(tmp_path / "run", force=True)
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    code = "import os, sys; from pathlib import Path; from conca.models.run import new_folder\n"
+    code += "with new_folder(Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], cwd=ROOT, check=False)
+    left = names(tmp_path)
+    assert len(left) == 1
+    (tmp_path / f"{left[0]}.txt").write_text("dear")
+    with new_folder(tmp_path / "other"):
+        pass
+    assert left[0] in names(tmp_path)
+    with new_folder(tmp_path / "run"), new_folder(tmp_path / "run2"):
+        assert left[0] not in names(tmp_path)
+        with pytest.raises(BadInput, match="exists"), new_folder(tmp_path / "run"):
+            (tmp_path / "run").mkdir()
+        (tmp_path / "run").rmdir()
+    assert names(tmp_path) == [f"{left[0]}.txt", "other", "run", "run2"]
+
+
 def test_configuration_comes_back(tmp_path):
     make(tmp_path / "run", a=[1, 2.5, "ü"], b={"c": None})
     assert read_config(tmp_path / "run") == {"kind": "forecast", "a": [1, 2.5, "ü"], "b": {"c": None}}
@@ -89,6 +136,10 @@ def test_numbers_that_json_lacks_are_refused(tmp_path):
         ("", "cannot be read"),
         ("{", "cannot be read"),
         ("[]", "not the description of a run"),
+        ("[" * 100_000, "cannot be read"),
+        ('{"format": 1, "kind": "forecast", "a": NaN}', "NaN is no number"),
+        ('{"format": true, "kind": "forecast"}', "not the description of a run"),
+        ('{"format": 0, "kind": "forecast"}', "not the description of a run"),
         ('{"kind": "forecast"}', "not the description of a run"),
         ('{"format": 1}', "not the description of a run"),
         (json.dumps({"format": FORMAT + 1, "kind": "forecast"}), "newer"),

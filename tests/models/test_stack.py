@@ -128,3 +128,13 @@ def test_a_model_learns_through_its_pattern():
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["s4d*1000000", "s4d*" + "9" * 5000, "s4d*300 lstm*300", "s4d*0", "s4d(device='nowhere')", "s4d(device='cuda:99')"],
+)
+def test_patterns_beyond_all_bounds(text):
+    with pytest.raises(BadInput) as error:
+        pattern(text, 2)
+    assert "\n" not in str(error.value)
