@@ -25,8 +25,11 @@ Source: TypeAlias = "str | Path | pd.DataFrame"
 ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".parquet")
 OPENERS: dict[str, Callable[..., IO[Any]]] = {".csv": open, ".gz": gzip.open, ".xz": lzma.open}
 BROKEN = (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
-MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-nan", "NULL", "Null", "null", "None", "none", "NaT")
-"""Cells of a CSV file that are missing values. In columns of names of series, only the empty cell is."""
+MISSING = (
+    *("", "NA", "N/A", "n/a", "#N/A", "#NA", "#N/A N/A", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None"),
+    *("1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
+)
+"""Cells of a CSV file that are missing values, those of `pandas.read_csv`. In names of series, only the empty cell is."""
 
 
 NUL = "{}: holds NUL bytes, as text in UTF-16 or a damaged file does; save the file as UTF-8"

@@ -103,3 +103,11 @@ def test_columns_backed_by_arrow_read_like_any():
     assert one.schema == other.schema
     for name in ("times", "target", "numeric", "categorical"):
         np.testing.assert_array_equal(getattr(one.series[0], name), getattr(other.series[0], name))
+
+
+def test_a_file_means_what_the_frame_that_pandas_reads_from_it_means(tmp_path):
+    path = tmp_path / "promotions.csv"
+    cells = [*MISSING, "none", "Null", "flyer", "tv"]
+    path.write_text("y,promo\n" + "".join(f'{i},"{cell}"\n' for i, cell in enumerate(cells)))
+    pd.testing.assert_frame_equal(read_table(path), pd.read_csv(path))
+    assert read_table(path)["promo"].dropna().tolist() == ["none", "Null", "flyer", "tv"]
