@@ -111,7 +111,7 @@ def _told(error: Exception) -> tuple[str, int]:
             if "pip install" not in line:
                 line = f'this needs {error.name}, which is not installed: pip install "conca[all]"'
         case MemoryError() | RuntimeError() if isinstance(error, MemoryError) or "memory" in str(error):
-            line, status = "not enough memory; give a smaller batch_size, length or d_model", BAD_INPUT
+            line, status = "not enough memory; give a smaller batch_size, length, d_model or window", BAD_INPUT
         case OSError():
             line, status = f"{error.filename}: {error.strerror}" if error.filename else str(error), BAD_INPUT
         case _:

@@ -86,6 +86,7 @@ def check_grid(grid: Grid) -> None:
         damaged(type(value) is int and least <= value < most, f"schema.grid.{name} is {value!r}")
     for name in ("ends", "regular", "wall"):
         damaged(type(getattr(grid, name)) is bool, f"schema.grid.{name} is neither true nor false")
+    damaged(grid.zone is None or isinstance(grid.zone, str), f"schema.grid.zone is {grid.zone!r}")
     damaged(not grid.wall or grid.zone is not None, "schema.grid.wall needs a zone")
     dated = grid.kind == "datetime"
     damaged(

@@ -126,6 +126,8 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         (ModuleNotFoundError("No module named 'pandas'", name="pandas"), 2, "needs pandas"),
         (ModuleNotFoundError("No module named 'conca.x'", name="conca.x"), 1, "--debug"),
         (PermissionError(13, "Permission denied", "/x/y"), 2, "/x/y: Permission denied"),
+        (MemoryError(), 2, "not enough memory"),
+        (RuntimeError("CUDA out of memory"), 2, "not enough memory"),
         (ZeroDivisionError("by zero"), 1, "ZeroDivisionError: by zero (--debug shows where)"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (typer.Abort(), 130, "interrupted"),

@@ -66,6 +66,7 @@ PARTS = {
     "months": lambda c: c["schema"]["grid"].update(months=3),
     "regular": lambda c: c["schema"]["grid"].update(regular="no"),
     "zone": lambda c: c["schema"]["grid"].update(zone="Mars/Base"),
+    "zone of another kind": lambda c: c["schema"]["grid"].update(zone=5),
     "wall": lambda c: c["schema"]["grid"].update(wall=True),
     "grid": lambda c: c["schema"].update(time="when", grid={"kind": "datetime", "zone": "Mars/Base"}),
     "format": lambda c: c.update(format=True),
