@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as `import conca` does where it comes before PyTorch
 
 import torch
 from record import medians, record

@@ -17,6 +17,7 @@ import sys
 from statistics import median
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as `import conca` does where it comes before PyTorch
 
 import torch
 import torch.nn.functional as F

@@ -3,8 +3,9 @@
 Names are handed on when they are first asked for: `import conca` costs next to nothing and needs no optional package. A family of
 layers of your own in `conca/layers` is found by the name of its class.
 
-Imported before PyTorch, it sets OMP_WAIT_POLICY=passive (where you have not chosen): PyTorch's threads then sleep between
-products instead of taking the processor from kernels and other programs.
+Imported before PyTorch, it sets two variables where you have not chosen. OMP_WAIT_POLICY=passive: PyTorch's threads sleep between
+products instead of taking the processor from kernels and other programs. THP_MEM_ALLOC_ENABLE=1: large tensors lie on large pages,
+which saves time with long sequences on Linux.
 
 >>> import conca
 >>> "S4D" in dir(conca)
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 if "torch" not in sys.modules:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 __version__ = "0.1.0"
 

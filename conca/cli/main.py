@@ -48,9 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Data goes to stdout, everything else to stderr. Whatever goes wrong is one line there; a traceback appears with
     `--debug` only.
     """
-    os.environ.setdefault(
-        "OMP_WAIT_POLICY", "passive"
-    )  # PyTorch reads it when it is loaded: threads without work sleep
     open_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     words = [word for word in given if word != "--debug"]
