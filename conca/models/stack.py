@@ -107,7 +107,7 @@ class Stack(Mixer[tuple[State, ...]]):
         """Hybrids: timed with attention, timed with LSTM, and a stack of one."""
         attention: Mixer[Any] = Attention(4, n_heads=2, window=3)
         return (
-            cls([Block(S4D(4, d_state=2)), Block(attention)]),
+            cls([Block(S4D(4, d_state=2)), attention]),
             cls([Block(S4D(4, d_state=2)), Block(LSTM(4))]),
             cls([Attention(4, n_heads=1)]),
         )
