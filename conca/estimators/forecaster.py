@@ -244,6 +244,9 @@ class Forecaster:
             `cutoff`, the time of the last row that was known (its number, where there is no time column); `step`, from 1;
             `target_name`; the quantiles, such as `q0.1`; and `y` where it is known.
 
+        What should be known about the table (rows sorted, categories or series that were not fitted) is in `notices_`
+        afterwards, a list of lines.
+
         Raises:
             BadInput: for a table that cannot be read or does not fit the fitted one.
             RuntimeError: before `fit`.

@@ -1,4 +1,4 @@
-"""A progress bar of training on stderr: epoch, loss, validation error, time left."""
+"""The progress of training on stderr: epoch, loss, validation error, time left; a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Bar"]
 
 
 class Bar(ProgressBar):
-    """One bar over all epochs."""
+    """One bar over all epochs, or one line after each epoch where there is no terminal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,6 +26,9 @@ class Bar(ProgressBar):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the bar."""
+        console = Console(file=sys.stderr)
+        if not console.is_terminal:
+            return
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -33,7 +36,7 @@ class Bar(ProgressBar):
             TextColumn("left"),
             TimeRemainingColumn(),
         )
-        self.bar = Progress(*columns, console=Console(file=sys.stderr), refresh_per_second=4)
+        self.bar = Progress(*columns, console=console, refresh_per_second=4)
         steps = int(trainer.num_training_batches) * (trainer.max_epochs or 1)
         self.task = self.bar.add_task(self.words(trainer), total=steps, completed=trainer.global_step)
         self.bar.start()
@@ -54,9 +57,13 @@ class Bar(ProgressBar):
         """Say how the epoch went."""
         if self.bar is not None:
             self.bar.update(self.task, description=self.words(trainer))
+        else:
+            print(f"conca: {self.words(trainer)}", file=sys.stderr, flush=True)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the bar where it stands."""
+        """Leave the bar full; a training that stopped early has nothing left either."""
+        if self.bar is not None:
+            self.bar.update(self.task, total=max(trainer.global_step, 1), completed=trainer.global_step)
         self.stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
