@@ -39,6 +39,21 @@ def test_every_name_exists(name: str) -> None:
     assert name in dir(conca)
 
 
+def test_a_family_that_is_not_listed_is_found_by_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = conca.LSTM
+    monkeypatch.delitem(conca._WHERE, "LSTM")
+    monkeypatch.delitem(vars(conca), "LSTM")
+    assert conca.LSTM is family
+
+
+@pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "THP_MEM_ALLOC_ENABLE"])
+def test_variables_of_pytorch_are_set_before_it_is_loaded_and_the_users_choice_stays(name: str) -> None:
+    code = f"import os; os.environ.pop('{name}', None); {{}}; import conca; print(os.environ.get('{name}'))"
+    assert python(code.format("pass")) in ("passive\n", "1\n")
+    assert python(code.format(f"os.environ['{name}'] = 'mine'")) == "mine\n"
+    assert python(code.format("import sys; sys.modules['torch'] = sys")) == "None\n"
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Mamba9'"):
         _ = conca.Mamba9

@@ -7,11 +7,12 @@ import sys
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from conca.data.encoding import Encoded
 from conca.models.forecast import ForecastNetwork, NetworkConfig
 from conca.train import calibrate as calibration
-from conca.train import fit
+from conca.train import fit, progress
 from conca.train.calibrate import calibrate
 from conca.train.fit import interruptible, train_forecast
 from conca.train.pieces import Pieces, windows
@@ -132,7 +133,7 @@ def test_divergence_is_said(tmp_path):
         trained(tmp_path / "run", changed(RECIPE, lr=1e30, epochs=3))
 
 
-def test_a_bar_on_stderr(tmp_path, capfd):
+def test_a_line_for_each_epoch_where_there_is_no_terminal(tmp_path, capfd):
     pieces = Pieces([encoded()], [160], horizon=3, length=32, batch_size=8, seed=0)
     checks = windows([encoded()], [160], [200], horizon=3, length=32, batch_size=4)
     train_forecast(network(), pieces, checks, RECIPE, tmp_path, progress=True)
@@ -140,6 +141,18 @@ def test_a_bar_on_stderr(tmp_path, capfd):
     assert out == ""
     assert "epoch 2/2" in err
     assert "val MAE" in err
+
+
+def test_a_bar_on_a_terminal_ends_full(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(progress, "Console", lambda file: Console(file=file, force_terminal=True, width=120))
+    pieces = Pieces([encoded()], [160], horizon=3, length=32, batch_size=8, seed=0)
+    checks = windows([encoded()], [160], [200], horizon=3, length=32, batch_size=4)
+    train_forecast(network(), pieces, checks, RECIPE, tmp_path, progress=True)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "epoch 2/2" in err
+    assert "val MAE" in err
+    assert "0:00:00" in err.rpartition("left")[2]
 
 
 def test_ctrl_c_comes_out(tmp_path, monkeypatch):
