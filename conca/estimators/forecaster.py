@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from numbers import Real
 from pathlib import Path
@@ -22,11 +21,12 @@ from conca.data.panel import Names, Panel, Schema, as_names, read_panel
 from conca.data.split import Split, split_by_time
 from conca.data.table import Source
 from conca.estimators.config import ForecastConfig
-from conca.estimators.frame import Ends, check_names, long_frame
 from conca.estimators.saved import check_parts, check_schema, network_config, read_history, read_scores
 from conca.estimators.scores import held_out_cutoffs, score_table
 from conca.estimators.target import only_target
+from conca.infer.fitted import Fitted
 from conca.infer.forecast import forecast
+from conca.infer.frame import Ends, check_names, long_frame
 from conca.models.forecast import ForecastNetwork, NetworkConfig
 from conca.models.run import (
     check_free,
@@ -53,16 +53,6 @@ PASSES = 4
 STEPS = 10, 250
 """Steps of an epoch, at least and at most."""
 PARTS = ("forecast", "network", "schema", "encoding", "latest")
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """What a fitted forecaster knows."""
-
-    schema: Schema
-    encoding: Encoding
-    network: ForecastNetwork
-    ends: Ends
 
 
 class Forecaster:
@@ -201,7 +191,7 @@ class Forecaster:
         self.history_ = read_history(folder / "metrics.csv")
         self.history_.to_csv(folder / "metrics.csv", index=False)
         self.notices_ = list(panel.notices)
-        self._fitted = Fitted(schema, encoding, network, Ends.of(panel.series, [q[-1] for q in found]))
+        self._fitted = Fitted(schema, encoding, network, Ends.of(panel.series, [q[-1] for q in found]), config.length)
 
     def _material(self, encoded: Sequence[Encoded], splits: Sequence[Split]) -> tuple[Pieces, list[Any]]:
         config = self.config
@@ -328,7 +318,7 @@ class Forecaster:
         if not all(bool(torch.isfinite(tensor).all()) for tensor in network.state_dict().values()):
             raise BadInput(f"{folder / 'model.safetensors'}: the run is damaged: a weight is no number")
         result = cls(**config.as_dict())
-        result._fitted = Fitted(schema, encoding, network.eval(), ends)
+        result._fitted = Fitted(schema, encoding, network.eval(), ends, config.length)
         result.scores_ = read_scores(folder / "scores.csv")
         result.history_ = read_history(folder / "metrics.csv")
         return result

@@ -15,8 +15,8 @@ from conca.data.encoding import Encoding
 from conca.data.panel import Grid, Schema
 from conca.data.times import restore
 from conca.estimators.config import ForecastConfig
-from conca.estimators.frame import Ends
 from conca.estimators.scores import COLUMNS
+from conca.infer.frame import Ends
 from conca.models.forecast import NetworkConfig
 from conca.types import BadInput
 
