@@ -44,11 +44,18 @@ def calendar(times: NDArray[Any], cycles: Iterable[str], grid: Grid) -> NDArray[
             raise BadInput(f"unknown cycle '{cycle}'; {nearest(cycle, CYCLES)}")
     if not cycles:
         return np.empty((len(times), 0))
-    clock = restore(times, grid)
-    assert isinstance(clock, pd.DatetimeIndex)
-    local = clock.tz_localize(None)
-    days = local.to_numpy("datetime64[ns]").astype(np.int64) / DAY
-    of_year = (days - local.to_numpy("datetime64[Y]").astype("datetime64[ns]").astype(np.int64) / DAY) / YEAR
+    local = clock(times, grid)
+    days = local.astype(np.int64) / DAY
+    of_year = (days - local.astype("datetime64[Y]").astype("datetime64[ns]").astype(np.int64) / DAY) / YEAR
     place = {"day": days % 1.0, "week": (days + 3) % 7.0 / 7.0, "year": of_year}
     angles = 2 * np.pi * np.stack([place[cycle] for cycle in cycles], axis=1)
-    return np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(len(times), -1)
+    return np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(len(times), 2 * len(cycles))
+
+
+def clock(times: NDArray[Any], grid: Grid) -> NDArray[Any]:
+    """What the clocks of the grid's zone show, datetime64[ns]; without a zone, the times themselves."""
+    if grid.zone is None:
+        return times.astype("datetime64[ns]")
+    shown = restore(times, grid)
+    assert isinstance(shown, pd.DatetimeIndex)
+    return np.asarray(shown.tz_localize(None).to_numpy("datetime64[ns]"))

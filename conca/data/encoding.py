@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conca.data.calendar import calendar, choose_cycles
+from conca.data.grid import ticks
 from conca.data.panel import Key, Schema, Series
 from conca.data.scaling import Scaler
 from conca.types import BadInput, nearest
 
-__all__ = ["Encoded", "Encoding", "bend", "choose_bends"]
+__all__ = ["Carry", "Encoded", "Encoding", "bend", "choose_bends"]
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
@@ -32,6 +33,20 @@ FARTHEST_TARGET = 1e6
 
 
 @dataclass(frozen=True)
+class Carry:
+    """What the rows after a cut must know of those before it.
+
+    anchor   (K,) the last known targets, bent and normalised; 0 before the first
+    numeric  (F,) the same of the numeric covariates
+    time     of the last row as an integer (`conca.data.grid.ticks`)
+    """
+
+    anchor: Floats
+    numeric: Floats
+    time: int
+
+
+@dataclass(frozen=True)
 class Encoded:
     """One series as a network reads it; T rows, K targets, I inputs, C categorical columns.
 
@@ -41,6 +56,7 @@ class Encoded:
     target   (T, K) `(y - origin) / unit`, cut off at `FARTHEST_TARGET`, NaN where missing
     elapsed  (T,) time since the previous row in nominal steps, None where rows are regular
     origin, unit  (K,) the user's y is `target * unit + origin`
+    carry    what rows after these must know; None where there is no row yet
     """
 
     inputs: Floats32
@@ -50,6 +66,7 @@ class Encoded:
     elapsed: Floats32 | None
     origin: Floats
     unit: Floats
+    carry: Carry | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -113,19 +130,26 @@ class Encoding:
         """Where each known series stands among `keys`."""
         return {key: place for place, key in enumerate(self.keys)}
 
-    def encode(self, schema: Schema, series: Series) -> Encoded:
-        """The rows of one series."""
+    def encode(self, schema: Schema, series: Series, carry: Carry | None = None) -> Encoded:
+        """The rows of one series, or those that go on from rows read before: `carry` is the `Encoded.carry` of these.
+
+        A series that is read in parts becomes the same numbers, bit for bit, as one that is read whole.
+        """
         own = self.own[self.places[named(series.key)]] if self.knows(series.key) else self.pooled
         with np.errstate(over="ignore"):  # what overflows is cut off
             target = own.transform(series.target).clip(-FARTHEST_TARGET, FARTHEST_TARGET)
             value = self.scaler.transform(bend(target, self.bends)).clip(-FARTHEST_TARGET, FARTHEST_TARGET)
-            numbers = self.covariates.transform(bend(series.numeric, self.covariate_bends)).clip(-FARTHEST, FARTHEST)
-        anchor = held(value)
-        parts = [np.nan_to_num(value), anchor, np.isnan(value), held(numbers), np.isnan(numbers)]
+            bent = bend(series.numeric, self.covariate_bends)
+            covariate = self.covariates.transform(bent).clip(-FARTHEST, FARTHEST)
+        anchor = held(value, None if carry is None else carry.anchor)
+        numeric = held(covariate, None if carry is None else carry.numeric)
+        parts = [np.nan_to_num(value), anchor, np.isnan(value), numeric, np.isnan(covariate)]
         parts.append(doubled(calendar(series.times, self.cycles, schema.grid)))
-        elapsed = None if schema.grid.regular else schema.grid.elapsed(series.times)
+        elapsed = None if schema.grid.regular else elapsed_since(series, schema, carry)
         if elapsed is not None:
             parts.append(np.log1p(elapsed)[:, None])
+        if len(series):
+            carry = Carry(anchor[-1].copy(), numeric[-1].copy(), int(ticks(series.times[-1:])[0]))
         return Encoded(
             inputs=np.concatenate(parts, axis=1).astype(np.float32),
             codes=series.categorical,
@@ -134,6 +158,7 @@ class Encoding:
             elapsed=None if elapsed is None else elapsed.astype(np.float32),
             origin=np.asarray(own.mean),
             unit=np.asarray(own.scale),
+            carry=carry,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -212,8 +237,19 @@ def doubled(places: Floats) -> Floats:
     return np.concatenate([places, 2 * sine * cosine, cosine**2 - sine**2], axis=1)
 
 
-def held(values: Floats) -> Floats:
-    """Values (T, F) with the last known one where missing, 0 before the first."""
+def held(values: Floats, before: Floats | None = None) -> Floats:
+    """Values (T, F) with the last known one where missing; before the first known one that of `before` (F,), or 0."""
+    if not len(values):
+        return values
     known = ~np.isnan(values)
     last = np.maximum.accumulate(np.where(known, np.arange(len(values))[:, None], -1), axis=0)
-    return np.where(last >= 0, np.take_along_axis(values, np.maximum(last, 0), axis=0), 0.0)
+    first = 0.0 if before is None else before
+    return np.where(last >= 0, np.take_along_axis(values, np.maximum(last, 0), axis=0), first)
+
+
+def elapsed_since(series: Series, schema: Schema, carry: Carry | None) -> Floats:
+    """Time (T,) since the previous row in nominal steps; 1 where there was none."""
+    elapsed = schema.grid.elapsed(series.times)
+    if carry is not None and len(elapsed):
+        elapsed[0] = (ticks(series.times[:1])[0] - carry.time) / schema.grid.step
+    return elapsed

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from conca.models.forecast import ForecastNetwork
 from conca.train.learner import ForecastLearner
-from conca.train.pieces import Batch, Pieces, Steps, Windows
+from conca.train.pieces import Batch, Checks, Pieces, Steps
 from conca.train.progress import Bar
 from conca.train.quiet import quiet
 from conca.train.recipe import Recipe
@@ -58,7 +58,7 @@ def train_forecast(
     loader = DataLoader(pieces, batch_size=None, sampler=steps)
     checks: DataLoader[Batch] | None = None
     if validation:
-        checks = DataLoader(Windows(validation), batch_size=None)
+        checks = DataLoader(Checks(validation), batch_size=None)
     with seeded(recipe.seed), quiet():
         best = ModelCheckpoint(
             dirpath=folder / "checkpoints",

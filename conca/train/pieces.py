@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +13,9 @@ from torch.utils.data import Dataset, Sampler
 
 from conca.data.encoding import Encoded
 
-__all__ = ["Batch", "Pieces", "Steps", "Windows", "windows"]
+__all__ = ["Batch", "Checks", "Pieces", "Steps", "windows"]
+
+Integers = NDArray[np.int64]
 
 MOST = 2**15
 """Targets that a piece is compared with, at most."""
@@ -54,51 +55,69 @@ class Batch(NamedTuple):
         return self._replace(**{n: t.to(device, dtype if t.is_floating_point() else None) for n, t in found.items()})
 
 
-@dataclass(frozen=True)
-class Window:
-    """Rows [begin, end) of a series are read; the targets among rows [score, reach) are counted."""
+class Windows(NamedTuple):
+    """B windows, arrays (B,): rows [begin, end) of a series are read; the targets among rows [score, reach) are counted."""
 
-    series: int
-    begin: int
-    end: int
-    score: int
-    reach: int
+    series: Integers
+    begin: Integers
+    end: Integers
+    score: Integers
+    reach: Integers
 
 
-def gather(encoded: Sequence[Encoded], parts: Sequence[Window], horizon: int, offset: int = 0) -> Batch:
-    """A batch of windows. Where pieces, horizon and targets are large, only every so many rows are forecast from."""
-    lengths = [part.end - part.begin for part in parts]
-    longest, first = max(lengths), encoded[parts[0].series]
-    targets = first.target.shape[1]
-    stride = max(1, longest * horizon * targets // MOST)
-    rows = np.arange(offset % stride, longest, stride)
+class Shelf:
+    """All series end to end in flat arrays, so that a batch is one take from each, however many series there are."""
 
-    def padded(arrays: Sequence[NDArray[Any]], size: int, fill: float = 0) -> Tensor:
-        whole = np.full((len(arrays), size, *arrays[0].shape[1:]), fill, arrays[0].dtype)
-        for b, array in enumerate(arrays):
-            whole[b, : len(array)] = array
-        return torch.from_numpy(whole)
+    def __init__(self, encoded: Sequence[Encoded]) -> None:
+        self.offsets = np.cumsum([0, *map(len, encoded)])[:-1]
+        self.inputs, self.codes, self.anchor, self.target = (
+            torch.from_numpy(np.concatenate([getattr(one, name) for one in encoded]))
+            for name in ("inputs", "codes", "anchor", "target")
+        )
+        self.unit = torch.from_numpy(np.stack([one.unit for one in encoded]).astype(np.float32))
+        times = [one.elapsed for one in encoded if one.elapsed is not None]
+        self.elapsed = torch.from_numpy(np.concatenate(times)) if times else None
 
-    futures = []
-    for part in parts:
-        ahead = np.full((longest + horizon, targets), np.nan, np.float32)
-        reach = min(part.reach, part.end + horizon)
-        ahead[part.score - part.begin : reach - part.begin] = encoded[part.series].target[part.score : reach]
-        future = ahead[np.arange(1, horizon + 1) + rows[:, None]]
-        future[rows >= part.end - part.begin] = np.nan
-        futures.append(future)
-    cuts = [(encoded[part.series], slice(part.begin, part.end)) for part in parts]
-    times = [one.elapsed[cut] for one, cut in cuts if one.elapsed is not None]
-    return Batch(
-        inputs=padded([one.inputs[cut] for one, cut in cuts], longest),
-        codes=padded([one.codes[cut] for one, cut in cuts], longest),
-        rows=torch.from_numpy(rows),
-        anchor=padded([one.anchor[cut] for one, cut in cuts], longest)[:, rows],
-        future=torch.from_numpy(np.stack(futures)),
-        lengths=None if min(lengths) == longest else torch.tensor(lengths),
-        elapsed=padded(times, longest, 1) if times else None,
-        unit=torch.from_numpy(np.stack([one.unit for one, _ in cuts]).astype(np.float32)),
-    )
+    def gather(self, windows: Windows, horizon: int, offset: int = 0) -> Batch:
+        """A batch. Where windows, horizon and targets are large, only every so many rows are forecast from."""
+        lengths = windows.end - windows.begin
+        longest, targets = int(lengths.max()), self.target.shape[1]
+        stride = max(1, longest * horizon * targets // MOST)
+        rows = np.arange(offset % stride, longest, stride)
+        every = np.arange(longest)
+        inside = every < lengths[:, None]
+        first = self.offsets[windows.series] + windows.begin
+        place = torch.from_numpy(first[:, None] + np.where(inside, every, 0))
+        padding = None if inside.all() else torch.from_numpy(~inside)
+        anchor = self.take(self.anchor, place, padding)
+        return Batch(
+            inputs=self.take(self.inputs, place, padding),
+            codes=self.take(self.codes, place, padding),
+            rows=torch.from_numpy(rows),
+            anchor=anchor if stride == 1 else anchor[:, rows],
+            future=self.future(windows, longest, horizon)[:, rows if stride > 1 else slice(None)],
+            lengths=None if padding is None else torch.from_numpy(lengths),
+            elapsed=None if self.elapsed is None else self.take(self.elapsed, place, padding, 1),
+            unit=self.unit[torch.from_numpy(windows.series)],
+        )
+
+    def take(self, values: Tensor, place: Tensor, padding: Tensor | None, fill: float = 0) -> Tensor:
+        """Rows (B, T, ...) of flat values; `fill` in the padding."""
+        found = values.index_select(0, place.reshape(-1)).reshape(*place.shape, *values.shape[1:])
+        if padding is not None:
+            found[padding] = fill
+        return found
+
+    def future(self, windows: Windows, longest: int, horizon: int) -> Tensor:
+        """The targets (B, T, H, K) of the steps ahead of every row, NaN where not counted; views of (B, T + H, K)."""
+        ahead = windows.begin[:, None] + np.arange(longest + horizon)
+        reach = np.minimum(windows.reach, windows.end + horizon)
+        counted = (windows.score[:, None] <= ahead) & (ahead < reach[:, None])
+        place = self.offsets[windows.series][:, None] + np.where(counted, ahead, windows.begin[:, None])
+        targets = self.take(self.target, torch.from_numpy(place), torch.from_numpy(~counted), np.nan)
+        found = targets[:, 1:].unfold(1, horizon, 1).transpose(2, 3)
+        beyond = np.arange(longest) >= (windows.end - windows.begin)[:, None]
+        return found if not beyond.any() else torch.where(torch.from_numpy(beyond)[..., None, None], torch.nan, found)
 
 
 class Pieces(Dataset[Batch]):
@@ -118,7 +137,7 @@ class Pieces(Dataset[Batch]):
     def __init__(
         self, encoded: Sequence[Encoded], train: Sequence[int], *, horizon: int, length: int, batch_size: int, seed: int
     ) -> None:
-        self.encoded, self.train = encoded, np.asarray(train, dtype=np.int64)
+        self.shelf, self.train = Shelf(encoded), np.asarray(train, dtype=np.int64)
         self.horizon, self.length, self.batch_size, self.seed = horizon, length, batch_size, seed
         self.ends = np.cumsum(self.train)
 
@@ -128,20 +147,15 @@ class Pieces(Dataset[Batch]):
     def __getitem__(self, step: int) -> Batch:
         """The batch of a step."""
         draw = np.random.default_rng((self.seed, step))
-        at = draw.integers(self.ends[-1], size=self.batch_size)
-        series = np.searchsorted(self.ends, at, side="right")
-        parts = [self.piece(int(s), draw) for s in series]
-        return gather(self.encoded, parts, self.horizon, int(draw.integers(2**31)))
-
-    def piece(self, series: int, draw: np.random.Generator) -> Window:
-        """A random piece of a series."""
-        rows = int(self.train[series])
-        last = max(rows - self.length, 0)
-        begin = int(np.clip(draw.integers(-(self.length // 2), last + self.length // 2 + 1), 0, last))
-        return Window(series, begin, min(begin + self.length, rows), begin, rows)
+        series = np.searchsorted(self.ends, draw.integers(self.ends[-1], size=self.batch_size), side="right")
+        rows = self.train[series]
+        last, half = np.maximum(rows - self.length, 0), self.length // 2
+        begin = np.clip(draw.integers(-half, last + half + 1), 0, last)
+        found = Windows(series, begin, np.minimum(begin + self.length, rows), begin, rows)
+        return self.shelf.gather(found, self.horizon, int(draw.integers(2**31)))
 
 
-class Windows(Dataset[Batch]):
+class Checks(Dataset[Batch]):
     """Batches that are there already."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
@@ -188,10 +202,11 @@ def windows(
     """
     warm = max(length, horizon)
     parts = [
-        Window(series, max(score - warm, 0), min(score + length, last), score, min(score + length, last))
+        (series, max(score - warm, 0), min(score + length, last), score, min(score + length, last))
         for series, (first, last) in enumerate(zip(begin, end))
         for score in range(max(first, 1), last, length)
     ]
-    parts.sort(key=lambda part: part.end - part.begin)
-    groups = [parts[i : i + batch_size] for i in range(0, len(parts), batch_size)]
-    return [gather(encoded, group, horizon) for group in groups]
+    parts.sort(key=lambda part: part[2] - part[1])
+    shelf = Shelf(encoded)
+    groups = [np.array(parts[i : i + batch_size], dtype=np.int64) for i in range(0, len(parts), batch_size)]
+    return [shelf.gather(Windows(*group.T), horizon) for group in groups]

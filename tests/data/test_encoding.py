@@ -1,13 +1,16 @@
 """The rows that a network reads."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conca.data.encoding import Encoding, bend, choose_bends
-from conca.data.panel import read_panel
+from conca.data.panel import Series, read_panel
 from conca.types import BadInput
 
 
@@ -140,3 +143,70 @@ def test_irregular_rows_say_how_much_time_went_by():
     one = encoding.encode(found.schema, found.series[0])
     assert one.elapsed is not None
     np.testing.assert_allclose(one.inputs[:, -1], np.log1p(one.elapsed), rtol=1e-6)
+
+
+def irregular(rows=60):
+    draw = np.random.default_rng(3)
+    times = pd.Timestamp("2024-01-01") + pd.to_timedelta(draw.exponential(3600, rows).cumsum(), unit="s")
+    table = pd.DataFrame({"time": times, "load": draw.exponential(size=rows) ** 3, "rain": draw.normal(size=rows)})
+    table.loc[[0, 1, 7, 30, 31], "load"] = np.nan
+    table.loc[[0, 2, 59], "rain"] = np.nan
+    found = read_panel(table, target="load", time="time")
+    assert not found.schema.grid.regular
+    return found, Encoding.fit(found.schema, found.series, [40])
+
+
+def in_zone(rows=60):
+    """Hours of a spring night in Rome, in which one of them is skipped."""
+    times = pd.date_range("2024-03-30", periods=rows, freq="h", tz="Europe/Rome")
+    table = pd.DataFrame({"time": times, "load": np.sin(np.arange(rows)) * 1e3})
+    table.loc[3:5, "load"] = np.nan
+    found = read_panel(table, target="load", time="time")
+    return found, Encoding.fit(found.schema, found.series, [40])
+
+
+def counted(rows=60):
+    draw = np.random.default_rng(5)
+    table = pd.DataFrame({"load": draw.normal(size=rows), "heat": draw.lognormal(size=rows)})
+    table.loc[::7, "heat"] = np.nan
+    found = read_panel(table, target=["load"])
+    return found, Encoding.fit(found.schema, found.series, [40])
+
+
+def rows_of(series, begin, end):
+    names = "times", "target", "numeric", "categorical", "given"
+    return Series(series.key, *(getattr(series, name)[begin:end] for name in names))
+
+
+MADE = {name: make() for name, make in (("grid", fitted), ("uneven", irregular), ("zone", in_zone), ("row", counted))}
+
+
+@pytest.mark.parametrize("name", MADE)
+@given(cuts=st.lists(st.integers(0, 60), max_size=6))
+def test_a_series_read_in_parts_becomes_the_same_bits(name, cuts):
+    found, encoding = MADE[name]
+    series = found.series[0]
+    whole = encoding.encode(found.schema, series)
+    carry = None
+    for begin, end in pairwise([0, *sorted(cuts), 60]):
+        part = encoding.encode(found.schema, rows_of(series, begin, end), carry)
+        for field in ("inputs", "anchor", "target", "codes", "elapsed"):
+            wanted, got = getattr(whole, field), getattr(part, field)
+            assert (wanted is None and got is None) or wanted[begin:end].tobytes() == got.tobytes(), field
+        carry = part.carry
+    assert carry is not None
+    assert whole.carry is not None
+    assert carry.time == whole.carry.time
+    np.testing.assert_array_equal(carry.anchor, whole.carry.anchor)
+    np.testing.assert_array_equal(carry.numeric, whole.carry.numeric)
+
+
+def test_a_carry_is_not_the_rows_it_came_from():
+    found, encoding = MADE["grid"]
+    first = encoding.encode(found.schema, rows_of(found.series[0], 0, 30))
+    before = first.carry.anchor.copy(), first.carry.numeric.copy()
+    encoding.encode(found.schema, rows_of(found.series[0], 30, 60), first.carry)
+    np.testing.assert_array_equal(first.carry.anchor, before[0])
+    np.testing.assert_array_equal(first.carry.numeric, before[1])
+    assert first.carry.anchor.base is None
+    assert encoding.encode(found.schema, rows_of(found.series[0], 0, 0)).carry is None
