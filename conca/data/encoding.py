@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conca.data.anchor import Anchor, seasons_of
 from conca.data.calendar import calendar, choose_cycles
 from conca.data.grid import ticks
 from conca.data.panel import Key, Schema, Series
@@ -36,8 +37,8 @@ FARTHEST_TARGET = 1e6
 class Carry:
     """What the rows after a cut must know of those before it.
 
-    anchor   (K,) the last known targets, bent and normalised; 0 before the first
-    numeric  (F,) the same of the numeric covariates
+    anchor   (P, K) the last known targets, bent and normalised, at the last P rows (a season, at most); 0 before the first
+    numeric  (F,) the last known numeric covariates
     time     of the last row as an integer (`conca.data.grid.ticks`)
     """
 
@@ -52,7 +53,7 @@ class Encoded:
 
     inputs   (T, I) bent and normalised values, masks, calendar
     codes    (T, C) codes of the categories
-    anchor   (T, K) the last known targets, bent and normalised; 0 before the first
+    anchor   (T, H or 1, K) where forecasts from a row start, bent and normalised (`conca.data.anchor`)
     target   (T, K) `(y - origin) / unit`, cut off at `FARTHEST_TARGET`, NaN where missing
     elapsed  (T,) time since the previous row in nominal steps, None where rows are regular
     origin, unit  (K,) the user's y is `target * unit + origin`
@@ -83,6 +84,7 @@ class Encoding:
     own       scales of the known series
     covariate_bends, covariates   the same for the numeric covariates, all series together
     cycles    of the calendar
+    anchor    where forecasts start
     """
 
     bends: tuple[float, ...]
@@ -93,10 +95,11 @@ class Encoding:
     covariate_bends: tuple[float, ...]
     covariates: Scaler
     cycles: tuple[str, ...]
+    anchor: Anchor = Anchor()
 
     @classmethod
-    def fit(cls, schema: Schema, series: Sequence[Series], train: Sequence[int]) -> Encoding:
-        """Choose and fit everything on the first `train` rows of each series."""
+    def fit(cls, schema: Schema, series: Sequence[Series], train: Sequence[int], horizon: int = 1) -> Encoding:
+        """Choose and fit everything on the first `train` rows of each series, for forecasts of `horizon` steps."""
         targets = [s.target[:end] for s, end in zip(series, train)]
         numbers = [s.numeric[:end] for s, end in zip(series, train)]
         n_targets, n_numbers = len(schema.target), len(schema.numeric)
@@ -105,15 +108,20 @@ class Encoding:
         own = tuple(without_origin(scaler, bends) for scaler in Scaler.each(targets, pooled))
         bent = [bend(scaler.transform(rows), bends) for scaler, rows in zip(own, targets)]
         covariate_bends = choose_bends(numbers, n_numbers, normalised=False)
+        scaler = Scaler.fit(bent, n_targets)
+        cycles = choose_cycles([s.times[:end] for s, end in zip(series, train)], schema.grid)
+        values = [scaler.transform(rows) for rows in bent]
+        seasons = seasons_of(schema.grid, cycles, max(train))
         return cls(
             bends=bends,
-            scaler=Scaler.fit(bent, n_targets),
+            scaler=scaler,
             pooled=pooled,
             keys=tuple(named(s.key) for s in series),
             own=own,
             covariate_bends=covariate_bends,
             covariates=Scaler.fit([bend(rows, covariate_bends) for rows in numbers], n_numbers),
-            cycles=choose_cycles([s.times[:end] for s, end in zip(series, train)], schema.grid),
+            cycles=cycles,
+            anchor=Anchor.fit(seasons, horizon, [held(rows) for rows in values], values),
         )
 
     def inputs(self, schema: Schema) -> int:
@@ -141,19 +149,22 @@ class Encoding:
             value = self.scaler.transform(bend(target, self.bends)).clip(-FARTHEST_TARGET, FARTHEST_TARGET)
             bent = bend(series.numeric, self.covariate_bends)
             covariate = self.covariates.transform(bent).clip(-FARTHEST, FARTHEST)
-        anchor = held(value, None if carry is None else carry.anchor)
+        past = np.empty((0, len(self.bends))) if carry is None else carry.anchor
+        last = held(value, None if carry is None else past[-1])
         numeric = held(covariate, None if carry is None else carry.numeric)
-        parts = [np.nan_to_num(value), anchor, np.isnan(value), numeric, np.isnan(covariate)]
+        parts = [np.nan_to_num(value), last, np.isnan(value), numeric, np.isnan(covariate)]
         parts.append(doubled(calendar(series.times, self.cycles, schema.grid)))
         elapsed = None if schema.grid.regular else elapsed_since(series, schema, carry)
         if elapsed is not None:
             parts.append(np.log1p(elapsed)[:, None])
+        every = np.concatenate([past, last])
         if len(series):
-            carry = Carry(anchor[-1].copy(), numeric[-1].copy(), int(ticks(series.times[-1:])[0]))
+            kept = every[-max(self.anchor.seasons, default=1) :].copy()
+            carry = Carry(kept, numeric[-1].copy(), int(ticks(series.times[-1:])[0]))
         return Encoded(
             inputs=np.concatenate(parts, axis=1).astype(np.float32),
             codes=series.categorical,
-            anchor=anchor.astype(np.float32),
+            anchor=self.anchor.starts(every, len(past)),
             target=target.astype(np.float32),
             elapsed=None if elapsed is None else elapsed.astype(np.float32),
             origin=np.asarray(own.mean),
@@ -165,7 +176,8 @@ class Encoding:
         """Lists, strings and numbers, ready for JSON."""
         plain: dict[str, Any] = {name: getattr(self, name) for name in ("bends", "covariate_bends", "cycles", "keys")}
         scalers = {name: getattr(self, name).as_dict() for name in ("scaler", "pooled", "covariates")}
-        return plain | scalers | {"own": [scaler.as_dict() for scaler in self.own]}
+        own = [scaler.as_dict() for scaler in self.own]
+        return plain | scalers | {"own": own, "anchor": self.anchor.as_dict()}
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Encoding:
@@ -184,6 +196,7 @@ class Encoding:
                 covariate_bends=tuple(map(float, saved["covariate_bends"])),
                 covariates=Scaler.from_dict(saved["covariates"]),
                 cycles=tuple(map(str, saved["cycles"])),
+                anchor=Anchor.from_dict(saved["anchor"]) if "anchor" in saved else Anchor(),
             )
         except KeyError as error:
             raise BadInput(f"encoding: the key {error} is missing") from None

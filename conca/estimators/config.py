@@ -41,6 +41,7 @@ class ForecastConfig:
     max_minutes   of training at most
     batch_size    pieces of series in a step, for each member
     length        rows of a piece
+    truncate      rows that gradients go back through, the state is carried on; None: the whole piece
     lr, weight_decay  highest rate and decay of AdamW
     patience      epochs without a better validation error before training stops
     seed          not negative; same seed, same machine, same run
@@ -58,6 +59,7 @@ class ForecastConfig:
     max_minutes: float | None = None
     batch_size: int = 16
     length: int = 512
+    truncate: int | None = None
     lr: float = 3e-3
     weight_decay: float = 0.05
     patience: int = 4
@@ -73,6 +75,8 @@ class ForecastConfig:
         self.number("lr", "a positive number up to 1000", lambda x: 0 < x <= 1000)
         self.number("weight_decay", "a number from 0 to 1000", lambda x: 0 <= x <= 1000)
         self.number("dropout", "at least 0 and less than 1", lambda x: 0 <= x < 1)
+        if self.truncate is not None:
+            self.whole("truncate", *WHOLE["length"])
         if self.max_minutes is not None:
             self.number("max_minutes", "a positive number up to 1,000,000", lambda x: 0 < x <= 1_000_000)
         self.check("layers", isinstance(self.layers, str), "a pattern such as 'lstm*2'")

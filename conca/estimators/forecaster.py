@@ -1,58 +1,41 @@
-"""A forecaster of tables: fit, predict, save and load, data frames in and out."""
+"""A forecaster of tables: fit, predict, score, backtest, save and load, data frames in and out."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from importlib import import_module
-from numbers import Real
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 
-import conca
-from conca.data.encoding import Encoded, Encoding
-from conca.data.panel import Names, Panel, Schema, as_names, read_panel
-from conca.data.split import Split, split_by_time
-from conca.data.table import Source
+from conca.data.encoding import Encoded
+from conca.data.grid import ticks
+from conca.data.panel import Names, Panel, Schema
+from conca.data.split import cutoffs
+from conca.data.table import Origin, Source
+from conca.estimators.columns import Columns, as_given, columns_of, read_columns
 from conca.estimators.config import ForecastConfig
-from conca.estimators.saved import check_parts, check_schema, network_config, read_history, read_scores
-from conca.estimators.scores import held_out_cutoffs, score_table
-from conca.estimators.target import only_target
+from conca.estimators.evaluation import Evaluation
+from conca.estimators.holdout import HoldOut, Plan, everything
+from conca.estimators.runs import Run, read_run, write_run
+from conca.estimators.scores import Trial, score_table
+from conca.estimators.simple import SimpleForecasts
+from conca.estimators.training import Learnt, learn
+from conca.estimators.workplace import stamp, workplace
 from conca.infer.fitted import Fitted
 from conca.infer.forecast import forecast
 from conca.infer.frame import Ends, check_names, long_frame
-from conca.models.forecast import ForecastNetwork, NetworkConfig
-from conca.models.run import (
-    check_free,
-    check_keys,
-    load_tensors,
-    new_folder,
-    read_config,
-    read_tensors,
-    write_config,
-    write_tensors,
-)
-from conca.train.calibrate import calibrate
-from conca.train.pieces import Pieces, windows
-from conca.train.recipe import Recipe
-from conca.train.seeds import seeded
+from conca.models.forecast import ForecastNetwork
+from conca.models.run import check_free, new_folder
 from conca.types import BadInput
 
 __all__ = ["Forecaster"]
 
-VALIDATION = 0.1
-"""The share of the rows known to the training, the last ones, that it stops by."""
-PASSES = 4
-"""How often an epoch reads each row."""
-STEPS = 10, 250
-"""Steps of an epoch, at least and at most."""
-PARTS = ("forecast", "network", "schema", "encoding", "latest")
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 class Forecaster:
@@ -67,25 +50,39 @@ class Forecaster:
     Args:
         horizon: steps ahead.
         options: the fields of `ForecastConfig` by name: layers, d_model, quantiles, members, dropout, epochs, max_minutes,
-            batch_size, length, lr, weight_decay, patience, seed, devices, precision.
+            batch_size, length, truncate, lr, weight_decay, patience, seed, devices, precision.
 
     Raises:
         BadInput: for an unknown option (the nearest known one is named) or an ill value.
 
     After `fit`: `scores_` (a frame: one row for the model and for each simple forecast; columns MAE, RMSE, MASE, pinball,
-    coverage), `history_` (a frame: what was logged after each epoch), `notices_` (lines about the table: rows sorted, series
-    left out), `schema_`, and `network_`, a `torch.nn.Module`.
+    coverage; all of rows that were held out), `target_scores_` (the same for each target, where there are several),
+    `refit_scores_` (on the same rows, of the model that has learnt from them too: how well it fits, not how well it
+    forecasts), `evaluation_` (forecasts of the rows held out, see `Evaluation`), `history_` (a frame: what was logged
+    after each epoch), `notices_` (lines about the table: rows sorted, series left out), `schema_`, and `network_`, a
+    `torch.nn.Module`. After `backtest`: `backtest_scores_`.
     """
 
     def __init__(self, horizon: int = ForecastConfig.horizon, **options: Any) -> None:
         self.config = ForecastConfig.from_dict({"horizon": horizon, **options})
-        self.scores_ = pd.DataFrame()
-        self.history_ = pd.DataFrame()
+        self.backtest_scores_ = pd.DataFrame()
         self.notices_: list[str] = []
-        self._fitted: Fitted | None = None
+        self._run: Run | None = None
 
     def __repr__(self) -> str:
         return f"Forecaster({', '.join(f'{k}={v!r}' for k, v in self.config.as_dict().items())})"
+
+    @property
+    def run_(self) -> Run:
+        """All that the fit ended with. Raises RuntimeError before `fit`."""
+        if self._run is None:
+            raise RuntimeError("this forecaster is not fitted; call fit first")
+        return self._run
+
+    @property
+    def fitted(self) -> Fitted:
+        """What forecasts are made with. Raises RuntimeError before `fit`."""
+        return self.run_.fitted
 
     @property
     def schema_(self) -> Schema:
@@ -98,11 +95,29 @@ class Forecaster:
         return self.fitted.network
 
     @property
-    def fitted(self) -> Fitted:
-        """What was fitted. Raises RuntimeError before `fit`."""
-        if self._fitted is None:
-            raise RuntimeError("this forecaster is not fitted; call fit first")
-        return self._fitted
+    def scores_(self) -> pd.DataFrame:
+        """Scores on the rows held out; empty before `fit`."""
+        return self._run.scores if self._run else pd.DataFrame()
+
+    @property
+    def target_scores_(self) -> pd.DataFrame:
+        """Scores of each target on the rows held out; empty for one target."""
+        return self._run.target_scores if self._run else pd.DataFrame()
+
+    @property
+    def refit_scores_(self) -> pd.DataFrame:
+        """Scores on the same rows of the model that has learnt from them too; empty without refit."""
+        return self._run.refit_scores if self._run else pd.DataFrame()
+
+    @property
+    def evaluation_(self) -> Evaluation | None:
+        """Forecasts of the rows held out; None if there are none."""
+        return self._run.evaluation if self._run else None
+
+    @property
+    def history_(self) -> pd.DataFrame:
+        """What was logged after each epoch; empty before `fit`."""
+        return self._run.history if self._run else pd.DataFrame()
 
     def fit(
         self,
@@ -113,126 +128,159 @@ class Forecaster:
         series: Names = (),
         covariates: Sequence[str] | None = None,
         categorical: Sequence[str] = (),
+        known: Sequence[str] = (),
+        tz: str | None = None,
         out: str | Path | None = None,
         test_fraction: float = 0.2,
+        windows: int | None = None,
+        step: int | None = None,
+        refit: bool = True,
         strict: bool = False,
         progress: bool = True,
         force: bool = False,
+        resume: bool = False,
     ) -> Self:
         """Learn from a table. In threads, one training waits for the other, and so does `load`.
 
-        The last `test_fraction` of the rows of every series is held out: nothing is fitted on it, `scores_` is measured
-        on it. The last tenth of the others decides when to stop.
+        The last rows of every series are held out at first: nothing is fitted on them, `scores_` is measured on them. The
+        last tenth of the others decides when to stop. Then, with `refit`, a new network learns from all rows, for as many
+        steps as were found best.
 
         Args:
-            data: a data frame, or the path of a CSV (.csv, .csv.gz, .csv.xz) or Parquet file.
-            target: column or columns to forecast; None: the only column of numbers beside those named.
-            time: column of times; None: the order of the rows is time.
-            series: column or columns that tell series apart.
+            data: a data frame (of pandas, polars, or Arrow), or the path of a CSV (.csv, .csv.gz, .csv.xz) or Parquet file.
+            target: column or columns to forecast; None: `y` beside `ds`, `target` beside `timestamp`, else the only column
+                of numbers beside those named.
+            time: column of times; None: `ds` or `timestamp` as above, else the order of the rows is time.
+            series: column or columns that tell series apart; none: `unique_id` or `item_id` as above.
             covariates: other columns to use; None: all that fit.
             categorical: columns among them that are categories though they look like numbers.
+            known: columns among them that are known in advance (`predict(future=...)`), such as holidays.
+            tz: time zone of the times, where they are those of local clocks, such as "Europe/Rome".
             out: run folder to write; None: keep the model in memory alone (`save` writes it later).
             test_fraction: share of the rows of every series that is held out, 0 for none.
+            windows, step: hold out so many windows of `horizon` rows, so far apart (the horizon), instead of a share.
+            refit: learn from all rows in the end.
             strict: refuse a table with series that must be left out.
             progress: show a bar on stderr.
             force: replace the run folder if it exists.
+            resume: go on with a training for `out` that was killed or interrupted; it ends as if it had not been.
 
         Raises:
-            BadInput: one line, for a table that cannot be read or used, an ill option, a folder that exists. Then, and
-                when interrupted, nothing is written.
+            BadInput: one line, for a table that cannot be read or used, an ill option, a folder that exists. Then nothing
+                is written; of a training that is interrupted, what `resume` needs is kept beside `out`.
         """
-        share: Any = test_fraction
-        if not isinstance(share, Real) or not 0 <= float(share) < 1:
-            raise BadInput(f"test_fraction must be at least 0 and less than 1, not {test_fraction!r}")
-        if out is not None:
+        held = HoldOut(self.config.horizon, test_fraction, windows, step)
+        if out is not None and not resume:
             check_free(Path(out), force)
-        if target is None:
-            named = (as_names(names) for names in (time, series, covariates, categorical))
-            target = only_target(data, {name for names in named for name in names})
-        panel = read_panel(
-            data,
-            target=target,
-            time=time,
-            series=series,
-            covariates=covariates,
-            categorical=categorical,
-            minimum=self.config.horizon + 2,
-            strict=strict,
-        )
+        columns = Columns(target, time, series, covariates, categorical, known, tz)
+        panel = read_columns(data, columns, minimum=held.minimum, strict=strict)
         check_names(panel.schema, self.config.columns)
-        splits = [split_by_time(len(s), held_out=test_fraction, validation=VALIDATION) for s in panel.series]
-        with torch.inference_mode(False), torch.enable_grad(), workplace(out, force) as folder:
-            self._learn(panel, splits, folder, progress)
+        plan = held.plan(panel.series)
+        options = self.config.as_dict() | {
+            "test_fraction": test_fraction,
+            "windows": windows,
+            "step": step,
+            "refit": refit,
+        }
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            workplace(out, force, resume, stamp(panel, options)) as folder,
+        ):
+            run, self.notices_ = self._learn(panel, plan, folder, progress=progress, resume=resume, refit=refit)
             if out is not None:
-                self._write(folder)
+                write_run(folder, run)
+            self._run = run
         return self
 
-    def _learn(self, panel: Panel, splits: Sequence[Split], folder: Path, progress: bool) -> None:
-        known = [split.validation for split in splits]
-        panel = panel.known(known)
-        config, schema = self.config, panel.schema
-        if all(np.isnan(s.target[1 : split.train]).all() for s, split in zip(panel.series, splits)):
-            raise BadInput("no target value is left to learn from; give more rows, or hold out fewer (test_fraction)")
-        encoding = Encoding.fit(schema, panel.series, known)
-        encoded = [encoding.encode(schema, s) for s in panel.series]
-        with seeded(config.seed):
-            network = ForecastNetwork(network_config(config, schema, encoding))
-        pieces, validation = self._material(encoded, splits)
-        rows = sum(split.train for split in splits)
-        steps = int(np.clip(PASSES * rows / (pieces.length * config.batch_size), *STEPS))
-        trainer()(network, pieces, validation, self._recipe(steps), folder, progress=progress)
-        calibrate(network, validation)
-        chosen = held_out_cutoffs(splits, config.horizon)
+    def _learn(
+        self, panel: Panel, plan: Plan, folder: Path, *, progress: bool, resume: bool, refit: bool
+    ) -> tuple[Run, list[str]]:
+        config = self.config
+        learnt = learn(config, panel, plan.splits, folder, progress=progress, resume=resume)
+        trial = self._trial(learnt, plan)
+        history, notices = pd.DataFrame(learnt.trained.history), list(learnt.panel.notices)
+        several = panel.schema.target if len(panel.schema.target) > 1 else ()
+        scores = score_table([trial])
+        targets = score_table([trial], several) if several else pd.DataFrame()
+        again, simple, known = pd.DataFrame(), trial.simple, [split.validation for split in plan.splits]
+        if refit:
+            whole = everything(panel.series)
+            learnt = learn(config, panel, whole, folder / "refit", progress=progress, resume=resume, after=learnt)
+            fitted = self._trial(learnt, Plan(whole, plan.cutoffs))
+            again, simple, known = score_table([fitted]).head(1), fitted.simple, [len(s) for s in panel.series]
         last = [np.array([len(s) - 1]) for s in panel.series]
-        every = [np.unique(np.concatenate([c, end])) for c, end in zip(chosen, last)]
-        found = forecast(network, encoded, every, context=config.length)
-        held_out = [q[np.isin(rows, c)] for q, rows, c in zip(found, every, chosen)]
-        self.scores_ = score_table(schema, panel.series, splits, held_out, config.horizon, config.quantiles)
-        self.history_ = read_history(folder / "metrics.csv")
-        self.history_.to_csv(folder / "metrics.csv", index=False)
-        self.notices_ = list(panel.notices)
-        self._fitted = Fitted(schema, encoding, network, Ends.of(panel.series, [q[-1] for q in found]), config.length)
+        ends = Ends.of(panel.series, [q[0] for q in self._forecast(learnt, last)], known)
+        done = Fitted(learnt.schema, learnt.encoding, learnt.network, ends, config.length)
+        return Run(config, done, simple, scores, targets, again, Evaluation.of([trial]), history), notices
 
-    def _material(self, encoded: Sequence[Encoded], splits: Sequence[Split]) -> tuple[Pieces, list[Any]]:
-        config = self.config
-        length = min(config.length, max(split.train for split in splits))
-        train, known = [split.train for split in splits], [split.validation for split in splits]
-        pieces = Pieces(
-            encoded,
-            train,
-            horizon=config.horizon,
-            length=length,
-            batch_size=config.batch_size * config.members,
-            seed=config.seed,
-        )
-        validation = windows(encoded, train, known, horizon=config.horizon, length=length, batch_size=config.batch_size)
-        return pieces, [batch for batch in validation if not bool(torch.isnan(batch.future).all())]
+    def _forecast(self, learnt: Learnt, rows: Sequence[Integers]) -> list[Floats]:
+        return forecast(learnt.network, learnt.encoded, rows, context=self.config.length)
 
-    def _recipe(self, steps: int) -> Recipe:
-        config = self.config
-        return Recipe(
-            lr=config.lr,
-            weight_decay=config.weight_decay,
-            epochs=config.epochs,
-            steps=steps,
-            patience=config.patience,
-            max_minutes=config.max_minutes,
-            seed=config.seed,
-            devices=config.devices,
-            precision=config.precision,
-        )
+    def _trial(self, learnt: Learnt, plan: Plan) -> Trial:
+        """Forecasts of a model from the rows of a plan, beside simple ones that know as much."""
+        config, series = self.config, learnt.panel.series
+        simple = SimpleForecasts(learnt.schema, config.horizon, config.quantiles)
+        simple.fit(series, [split.validation for split in plan.splits])
+        return Trial(series, plan.cutoffs, self._forecast(learnt, plan.cutoffs), config.quantiles, simple)
 
-    def predict(self, data: Source | None = None, *, rolling: bool = False) -> pd.DataFrame:
+    def backtest(
+        self,
+        data: Source,
+        *,
+        windows: int = 4,
+        step: int | None = None,
+        refit: bool = False,
+        strict: bool = False,
+        progress: bool = True,
+        **columns: Any,
+    ) -> pd.DataFrame:
+        """Forecast the last windows of a table as they would have been forecast then; what was fitted stays as it is.
+
+        Args:
+            data: as in `fit`.
+            windows: so many, `horizon` rows each; the last one ends with the series.
+            step: rows from one window to the next; None: the horizon.
+            refit: train anew for every window, on all rows before it; else once, on those before the first.
+            strict, progress: as in `fit`.
+            columns: target, time, series, covariates, categorical, known, tz, as in `fit`; none: those of the fitted table.
+
+        Returns:
+            The forecasts, as `predict` gives them, `y` beside them; `backtest_scores_` compares them with simple ones.
+
+        Raises:
+            BadInput: one line, as in `fit`.
+        """
+        held = HoldOut(self.config.horizon, 0.0, windows, step)
+        chosen = columns_of(self.schema_) if self._run and not columns else Columns.of(columns)
+        panel = read_columns(data, chosen, minimum=held.minimum, strict=strict)
+        check_names(panel.schema, self.config.columns)
+        plans = [held.window(panel.series, w) for w in range(windows)] if refit else [held.plan(panel.series)]
+        trials = []
+        with torch.inference_mode(False), torch.enable_grad():
+            for plan in plans:
+                with workplace(None, False, False, {}) as folder:
+                    learnt = learn(self.config, panel, plan.splits, folder, progress=progress)
+                trials.append(self._trial(learnt, plan))
+        self.notices_, self.backtest_scores_ = list(panel.notices), score_table(trials)
+        frames = [long_frame(panel.schema, t.series, t.cutoffs, t.quantiles, self.config.columns) for t in trials]
+        result: pd.DataFrame = as_given(pd.concat(frames, ignore_index=True), data)
+        return result
+
+    def predict(
+        self, data: Source | None = None, *, rolling: bool = False, future: Source | None = None
+    ) -> pd.DataFrame:
         """Forecast a table, from the end of every series or, `rolling`, from every row.
 
         Args:
             data: a table with the columns of the one that was fitted; None: the fitted series go on from their ends.
             rolling: forecast from every row.
+            future: where columns are known in advance: a table with their values in the steps ahead (see `make_future`).
 
         Returns:
             One row for each series, cutoff, step ahead and target: the columns of series and time, as the table has them;
             `cutoff`, the time of the last row that was known (its number, where there is no time column); `step`, from 1;
-            `target_name`; the quantiles, such as `q0.1`; and `y` where it is known.
+            `target_name`; the quantiles, such as `q0.1`; and `y` where it is known. A frame of polars for one of polars.
 
         What should be known about the table (rows sorted, categories or series that were not fitted) is in `notices_`
         afterwards, a list of lines.
@@ -249,17 +297,59 @@ class Forecaster:
             return long_frame(
                 schema, fitted.ends.series(targets), fitted.ends.cutoffs(), fitted.ends.parts(), config.columns
             )
-        panel = read_panel(data, schema=schema)
+        panel, encoded = self._encoded(data)
+        every = [np.flatnonzero(s.given) if rolling else np.array([len(s) - 1]) for s in panel.series]
+        found = forecast(fitted.network, encoded, every, context=config.length)
+        result: pd.DataFrame = as_given(long_frame(schema, panel.series, every, found, config.columns), data)
+        return result
+
+    def _encoded(self, data: Source) -> tuple[Panel, list[Encoded]]:
+        """The series of a new table, as they are and as the network reads them; sets the notices."""
+        fitted = self.fitted
+        panel = read_columns(data, fitted.schema)
         self.notices_ = list(panel.notices)
         unknown = sum(not fitted.encoding.knows(s.key) for s in panel.series)
         if unknown:
             self.notices_.append(
                 f"{unknown} of {len(panel)} series were not fitted; they are scaled as the average series is"
             )
-        encoded = [fitted.encoding.encode(schema, s) for s in panel.series]
-        every = [np.flatnonzero(s.given) if rolling else np.array([len(s) - 1]) for s in panel.series]
-        found = forecast(fitted.network, encoded, every, context=config.length)
-        return long_frame(schema, panel.series, every, found, config.columns)
+        return panel, [fitted.encoding.encode(fitted.schema, s) for s in panel.series]
+
+    def score(self, data: Source) -> pd.DataFrame:
+        """How well a table is forecast, beside the simple forecasts of the run: one row for each, lower is better.
+
+        Judged are the rows after those that the model learnt from; what lies before them is read, as the past. Where a series
+        has no such rows, or no times that tell, all its rows are judged, and `notices_` says so.
+
+        Returns:
+            A frame as `scores_`: MAE, RMSE, MASE, pinball, and coverage (right where it is the share that the quantiles claim).
+
+        Raises:
+            BadInput: for a table that cannot be read or does not fit the fitted one, or without one whole forecast.
+            RuntimeError: before `fit`.
+        """
+        fitted, config = self.fitted, self.config
+        panel, encoded = self._encoded(data)
+        learnt = {tuple(map(str, key)): time for key, time in zip(fitted.ends.keys, fitted.ends.learnt)}
+        chosen, met = [], 0
+        for series in panel.series:
+            last = learnt.get(tuple(map(str, series.key)))
+            begin = 0
+            if last is not None and fitted.schema.time is not None:
+                begin = int(np.searchsorted(ticks(series.times), last, side="right"))
+            new = cutoffs(begin, len(series), config.horizon)
+            met += last is not None and (fitted.schema.time is None or not len(new))
+            chosen.append(new if len(new) else cutoffs(0, len(series), config.horizon))
+        if met:
+            self.notices_.append(
+                f"{met} of {len(panel)} series may have been learnt from, in part; all their rows count"
+            )
+        found = forecast(fitted.network, encoded, chosen, context=config.length)
+        table = score_table([Trial(panel.series, chosen, found, config.quantiles, self.run_.simple)])
+        if not len(table):
+            few = f"at least {config.horizon + 1} rows with values of {', '.join(fitted.schema.target)}"
+            raise BadInput(f"{Origin.of(data).name}: there is no whole forecast to judge; give {few}")
+        return table
 
     def save(self, folder: str | Path, *, force: bool = False) -> None:
         """Write a run folder, whole or not at all.
@@ -268,25 +358,9 @@ class Forecaster:
             BadInput: if the folder exists and is not to be replaced (`force`).
             RuntimeError: before `fit`.
         """
-        _ = self.fitted
+        run = self.run_
         with new_folder(Path(folder), force) as new:
-            self.history_.to_csv(new / "metrics.csv", index=False)
-            self._write(new)
-
-    def _write(self, folder: Path) -> None:
-        fitted = self.fitted
-        parts = {
-            "conca": conca.__version__,
-            "forecast": self.config.as_dict(),
-            "network": fitted.network.config.as_dict(),
-            "schema": fitted.schema.as_dict(),
-            "encoding": fitted.encoding.as_dict(),
-            "latest": fitted.ends.as_dict(),
-        }
-        self.scores_.to_csv(folder / "scores.csv")
-        write_tensors(folder / "model.safetensors", fitted.network.state_dict())
-        write_tensors(folder / "latest.safetensors", {"quantiles": torch.from_numpy(fitted.ends.quantiles)})
-        write_config(folder, "forecast", parts)
+            write_run(new, run)
 
     @classmethod
     def load(cls, folder: str | Path) -> Forecaster:
@@ -295,53 +369,7 @@ class Forecaster:
         Raises:
             BadInput: one line, for a folder that is no run, of a newer format, of another kind, damaged, or not whole.
         """
-        folder = Path(folder)
-        saved = read_config(folder)
-        path = folder / "config.json"
-        if saved["kind"] != "forecast":
-            raise BadInput(f"{path}: a run of kind '{saved['kind']}', not a forecaster")
-        check_keys(path, saved, ("conca", *PARTS))
-        try:
-            config = ForecastConfig.from_dict(saved["forecast"])
-            quantiles = read_tensors(folder / "latest.safetensors").get("quantiles", torch.empty(0))
-            ends = Ends.from_dict(saved["latest"], quantiles.numpy())
-            schema, encoding = Schema.from_dict(saved["schema"]), Encoding.from_dict(saved["encoding"])
-            check_schema(schema, saved["schema"])
-            check_parts(config, schema, encoding, NetworkConfig.from_dict(saved["network"]), ends)
-            with torch.inference_mode(False), seeded(0):
-                network = ForecastNetwork(network_config(config, schema, encoding))
-        except BadInput as error:
-            raise BadInput(f"{path}: {error}") from None
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise BadInput(f"{path}: cannot be understood ({' '.join(str(error).split())})") from None
-        load_tensors(network, folder / "model.safetensors")
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in network.state_dict().values()):
-            raise BadInput(f"{folder / 'model.safetensors'}: the run is damaged: a weight is no number")
-        result = cls(**config.as_dict())
-        result._fitted = Fitted(schema, encoding, network.eval(), ends, config.length)
-        result.scores_ = read_scores(folder / "scores.csv")
-        result.history_ = read_history(folder / "metrics.csv")
+        run = read_run(Path(folder))
+        result = cls(**run.config.as_dict())
+        result._run = run
         return result
-
-
-def trainer() -> Callable[..., None]:
-    """The training itself, imported when it is needed: forecasting does without Lightning."""
-    try:
-        return import_module("conca.train.fit").train_forecast  # type: ignore[no-any-return]
-    except ModuleNotFoundError as error:
-        line = f'fitting needs {error.name}, which is not installed: pip install "conca[all]"'
-        raise ModuleNotFoundError(line, name=error.name) from error
-
-
-@contextmanager
-def workplace(out: str | Path | None, force: bool) -> Iterator[Path]:
-    """The new run folder, or a temporary one that disappears."""
-    if out is not None:
-        with new_folder(Path(out), force) as folder:
-            yield folder
-    else:
-        temporary = Path(tempfile.mkdtemp(prefix="conca-"))
-        try:
-            yield temporary
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)

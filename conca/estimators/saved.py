@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,17 @@ def check_schema(schema: Schema, saved: dict[str, Any]) -> None:
         texts = all(isinstance(level, str) for level in levels)
         damaged(texts and len(set(levels)) == len(levels), "schema.levels must be different texts")
     check_grid(schema.grid)
+    check_format(schema.format)
     damaged((schema.grid.kind == "row") == (schema.time is None), "schema.time and schema.grid.kind do not fit")
+
+
+def check_format(format: object) -> None:
+    """Raise BadInput unless times can be read in this format."""
+    try:
+        damaged(format is None or isinstance(format, str), f"schema.format is {format!r}")
+        pd.to_datetime(["1"], format=format or "ISO8601", errors="coerce")
+    except (TypeError, ValueError):
+        raise BadInput(f"the run is damaged: schema.format is {format!r}") from None
 
 
 def check_grid(grid: Grid) -> None:
@@ -84,10 +95,10 @@ def check_grid(grid: Grid) -> None:
     for name, least, most in (("step", 1, 2**62), ("months", 0, 2**15)):
         value = getattr(grid, name)
         damaged(type(value) is int and least <= value < most, f"schema.grid.{name} is {value!r}")
-    for name in ("ends", "regular", "wall"):
+    for name in ("ends", "regular", "wall", "local"):
         damaged(type(getattr(grid, name)) is bool, f"schema.grid.{name} is neither true nor false")
     damaged(grid.zone is None or isinstance(grid.zone, str), f"schema.grid.zone is {grid.zone!r}")
-    damaged(not grid.wall or grid.zone is not None, "schema.grid.wall needs a zone")
+    damaged(not (grid.wall or grid.local) or grid.zone is not None, "schema.grid.wall and local need a zone")
     dated = grid.kind == "datetime"
     damaged(
         dated or (grid.zone is None and not grid.months), "schema.grid: without dates there are no months and zones"
@@ -112,12 +123,14 @@ def read_history(path: Path) -> pd.DataFrame:
         return pd.DataFrame()
 
 
-def read_scores(path: Path) -> pd.DataFrame:
-    """The table of scores. Raises BadInput if it is missing or damaged."""
+def read_scores(path: Path, index: Sequence[str] = ("forecast",), *, optional: bool = False) -> pd.DataFrame:
+    """A table of scores, empty where it is optional (as it is with more than one index). BadInput if it is missing or damaged."""
     if not path.is_file():
+        if optional or len(index) > 1:
+            return pd.DataFrame()
         raise BadInput(f"{path}: is missing; the run is damaged")
     try:
-        found = pd.read_csv(path, index_col="forecast").astype(np.float64)
+        found = pd.read_csv(path, index_col=list(index) if len(index) > 1 else index[0]).astype(np.float64)
     except (OSError, ValueError, KeyError, TypeError):
         found = pd.DataFrame()
     if list(found.columns) != list(COLUMNS.values()):

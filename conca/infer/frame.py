@@ -16,7 +16,7 @@ from conca.data.panel import Key, Schema, Series
 from conca.data.times import restore
 from conca.types import BadInput
 
-__all__ = ["Ends", "check_names", "long_frame"]
+__all__ = ["Ends", "check_names", "long_frame", "plain"]
 
 ADDED = "cutoff", "step", "target_name", "y"
 """Columns of a forecast beside those of series, time and quantiles."""
@@ -31,20 +31,23 @@ class Ends:
 
     keys, times  of the series; times as integers; keys as JSON keeps them (`plain`), so that saving changes nothing
     kind         of the grid
-    quantiles    (number of series, H, K, Q)
+    quantiles    (number of series, H, K, Q); NaN where a forecast needs covariates of the future
+    learnt       times of the last row of each that the model learnt from
     """
 
     keys: tuple[Key, ...]
     times: tuple[int, ...]
     kind: str
     quantiles: Floats
+    learnt: tuple[int, ...]
 
     @classmethod
-    def of(cls, series: Sequence[Series], quantiles: Sequence[Floats]) -> Ends:
-        """The ends of series with the forecast (H, K, Q) from each."""
+    def of(cls, series: Sequence[Series], quantiles: Sequence[Floats], learnt: Sequence[int]) -> Ends:
+        """The ends of series with the forecast (H, K, Q) from each; the first `learnt` rows of each were learnt from."""
         times = tuple(int(ticks(s.times[-1:])[0]) for s in series)
+        last = tuple(int(ticks(s.times[end - 1 : end])[0]) for s, end in zip(series, learnt))
         kind = "datetime" if series[0].times.dtype.kind == "M" else "integer"
-        return cls(tuple(plain(s.key) for s in series), times, kind, np.stack(quantiles))
+        return cls(tuple(plain(s.key) for s in series), times, kind, np.stack(quantiles), last)
 
     def series(self, targets: Sequence[str]) -> list[Series]:
         """Series of one row, their last."""
@@ -65,19 +68,21 @@ class Ends:
 
     def as_dict(self) -> dict[str, Any]:
         """All but the quantiles, ready for JSON."""
-        return {"keys": self.keys, "times": self.times, "kind": self.kind}
+        return {"keys": self.keys, "times": self.times, "kind": self.kind, "learnt": self.learnt}
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any], quantiles: Floats) -> Ends:
         """The inverse of `as_dict`. Raises BadInput if the parts do not fit."""
         try:
             keys, times = tuple(tuple(key) for key in saved["keys"]), tuple(int(time) for time in saved["times"])
+            learnt = tuple(int(time) for time in saved.get("learnt", times))
             kind = {"datetime": "datetime", "integer": "integer"}[saved["kind"]]
         except (KeyError, TypeError, ValueError, OverflowError):
             raise BadInput("latest: 'keys', 'times' and 'kind' are needed; the run is damaged") from None
-        if not len(keys) == len(times) == len(quantiles) or any(abs(time) >= 2**63 for time in times):
+        sizes = {len(keys), len(times), len(learnt), len(quantiles)}
+        if len(sizes) > 1 or any(abs(time) >= 2**63 for time in (*times, *learnt)):
             raise BadInput("latest: the ends of the series and their forecasts do not fit; the run is damaged")
-        return cls(keys, times, kind, quantiles)
+        return cls(keys, times, kind, quantiles, learnt)
 
 
 def plain(key: Key) -> Key:

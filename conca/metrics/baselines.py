@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -42,20 +43,33 @@ def season_of(seconds: float | None) -> int:
     return next((n for n in rows if n >= 2), 1)
 
 
+Moments = tuple[Floats, Floats]
+"""Mean and deviation, (K,) each."""
+
+
 @dataclass(frozen=True)
 class History:
-    """One series: target (T, K), covariates (T, F), NaN where missing; its first `train` rows are learnt from."""
+    """One series: target (T, K), covariates (T, F), NaN where missing; its first `train` rows are learnt from.
+
+    known  moments of target and covariates, where they are known from other rows; None: those of the training rows
+    """
 
     target: Floats
     covariates: Floats
     train: int
+    known: tuple[Moments, Moments] | None = None
 
     def __post_init__(self) -> None:
         if self.target.ndim != 2 or self.covariates.ndim != 2 or len(self.target) != len(self.covariates):
             raise ValueError("target must be (T, K) and covariates (T, F), of one length")
 
+    @cached_property
+    def moments(self) -> tuple[Moments, Moments]:
+        """Mean and deviation of the target, and those of the covariates."""
+        return self.known or (moments(self.target[: self.train]), moments(self.covariates[: self.train]))
 
-def moments(rows: Floats) -> tuple[Floats, Floats]:
+
+def moments(rows: Floats) -> Moments:
     """Mean and deviation (K,) of rows (T, K), NaN not counted; 0 without values, deviation 1 if constant."""
     known = ~np.isnan(rows)
     count = np.maximum(known.sum(0), 1)
@@ -64,9 +78,8 @@ def moments(rows: Floats) -> tuple[Floats, Floats]:
     return mean, np.where(scale > 1e-9 * np.abs(mean), scale, 1.0)
 
 
-def filled(values: Floats, train: int) -> Floats:
-    """Values (T, K) normalised by the training rows; missing ones are the last known, before any the mean (0)."""
-    mean, scale = moments(values[:train])
+def filled(values: Floats, mean: Floats, scale: Floats) -> Floats:
+    """Values (T, K) normalised; missing ones are the last known, before any the mean (0)."""
     known = ~np.isnan(values)
     last = np.maximum.accumulate(np.where(known, np.arange(len(values))[:, None], -1), axis=0)
     held = np.take_along_axis(values, np.maximum(last, 0), axis=0)
@@ -105,18 +118,28 @@ class Baseline(ABC):
         self.spread = quantiles_of(np.concatenate(errors), self.levels)
         return self
 
+    @property
+    def fitted(self) -> dict[str, Floats]:
+        """The arrays that `fit` found; those of another forecast of this kind can be given to `take`."""
+        return {} if self.spread is None else {"spread": self.spread}
+
+    def take(self, arrays: dict[str, Floats]) -> Self:
+        """Become what `fitted` tells of. Raises KeyError if something lacks. Returns itself."""
+        self.spread = arrays["spread"]
+        return self
+
     def predict(self, history: History, cutoffs: Integers) -> tuple[Floats, Floats]:
         """Point forecasts (n, H, K) and quantiles (n, H, K, Q) after each cutoff (n,), in the unit of the target."""
         if self.spread is None:
             raise RuntimeError("fit the baseline before it predicts")
-        mean, scale = moments(history.target[: history.train])
+        mean, scale = history.moments[0]
         point = self.normal(history, np.asarray(cutoffs, dtype=np.int64))
         quantiles = point[..., None] + self.spread
         return point * scale + mean, quantiles * scale[:, None] + mean[:, None]
 
     def truth(self, history: History, cutoffs: Integers) -> Floats:
         """True values (n, H, K) after training cutoffs, normalised, NaN where missing."""
-        mean, scale = moments(history.target[: history.train])
+        mean, scale = history.moments[0]
         rows: Floats = history.target[cutoffs[:, None] + 1 + np.arange(self.horizon)]
         return (rows - mean) / scale
 
@@ -126,7 +149,7 @@ class LastValue(Baseline):
 
     def normal(self, history: History, cutoffs: Integers) -> Floats:
         """Forecasts (n, H, K) in normalised units."""
-        last = filled(history.target, history.train)[cutoffs]
+        last = filled(history.target, *history.moments[0])[cutoffs]
         return np.repeat(last[:, None], self.horizon, axis=1)
 
 
@@ -145,7 +168,7 @@ class SeasonalNaive(Baseline):
     def normal(self, history: History, cutoffs: Integers) -> Floats:
         """Forecasts (n, H, K) in normalised units."""
         back = np.arange(self.horizon) % self.season + 1 - self.season
-        values: Floats = filled(history.target, history.train)[np.maximum(cutoffs[:, None] + back, 0)]
+        values: Floats = filled(history.target, *history.moments[0])[np.maximum(cutoffs[:, None] + back, 0)]
         return values
 
 
@@ -174,12 +197,23 @@ class Ridge(Baseline):
         self.rows, self.penalty = rows, penalty
         self.weights: Floats | None = None
 
+    @property
+    def fitted(self) -> dict[str, Floats]:
+        """The arrays that `fit` found."""
+        return super().fitted | ({} if self.weights is None else {"weights": self.weights})
+
+    def take(self, arrays: dict[str, Floats]) -> Self:
+        """Become what `fitted` tells of. Raises KeyError if something lacks. Returns itself."""
+        self.weights = arrays["weights"]
+        return super().take(arrays)
+
     def windows(self, history: History) -> list[Floats]:
         """Views (T, rows * columns) of the rows up to each row, of targets and covariates; before the series, 0."""
         parts = []
-        for values, (rows, columns) in zip((history.target, history.covariates), self.sizes(history)):
+        both = (history.target, history.covariates)
+        for values, (mean, scale), (rows, columns) in zip(both, history.moments, self.sizes(history)):
             if rows * columns:
-                known = filled(values[:, :columns], history.train)
+                known = filled(values[:, :columns], mean[:columns], scale[:columns])
                 padded = np.concatenate([np.zeros((rows - 1, columns)), known])
                 parts.append(sliding_window_view(padded.reshape(-1), rows * columns)[::columns])
         return parts

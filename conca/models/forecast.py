@@ -111,12 +111,12 @@ class Tower(nn.Module):
         return self.norm(h), state
 
     def quantiles(self, h: Tensor, anchor: Tensor) -> Tensor:
-        """Normalised quantiles (..., H, K, Q), outward from the middle one: h (..., D), anchor (..., K)."""
+        """Normalised quantiles (..., H, K, Q), outward from the middle one: h (..., D), anchor (..., H or 1, K)."""
         config, middle = self.config, self.config.middle
         raw = self.head(h).reshape(*h.shape[:-1], config.horizon, len(config.bends), len(config.levels))
         below = -F.softplus(raw[..., :middle]).flip(-1).cumsum(-1).flip(-1)
         above = F.softplus(raw[..., middle + 1 :]).cumsum(-1)
-        centre = anchor[..., None, :, None] + raw[..., middle : middle + 1]
+        centre = anchor[..., None] + raw[..., middle : middle + 1]
         return torch.cat([centre + below, centre, centre + above], -1)
 
 
@@ -170,7 +170,7 @@ class ForecastNetwork(nn.Module):
         return torch.stack([h for h, _ in results]), tuple(own for _, own in results)
 
     def members(self, h: Tensor, anchor: Tensor) -> Tensor:
-        """Normalised quantiles of every member: h (members, ..., D), anchor (..., K) give (members, ..., H, K, Q)."""
+        """Normalised quantiles of every member: h (members, ..., D), anchor (..., H or 1, K) give (members, ..., H, K, Q)."""
         return torch.stack([cast(Tower, tower).quantiles(own, anchor) for tower, own in zip(self.towers, h)])
 
     def normalised(self, h: Tensor, anchor: Tensor) -> Tensor:
@@ -202,7 +202,7 @@ class ForecastNetwork(nn.Module):
         return (torch.where(bend > 0, torch.asinh(v * safe) / safe, v) - mean) / scale
 
     def forward(self, h: Tensor, anchor: Tensor) -> Tensor:
-        """Quantiles of the scaled target, increasing: h (members, ..., D), anchor (..., K) give (..., H, K, Q).
+        """Quantiles of the scaled target, increasing: h (members, ..., D), anchor (..., H or 1, K) give (..., H, K, Q).
 
         Targets that are bent are never negative, nor are their forecasts.
         """

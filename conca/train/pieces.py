@@ -26,7 +26,7 @@ class Batch(NamedTuple):
 
     inputs (B, T, I), codes (B, T, C): see `Encoded`
     rows     (R,) the rows, the same in all pieces, that are forecast from
-    anchor   (B, R, K) at these
+    anchor   (B, R, H or 1, K) where forecasts from these start
     future   (B, R, H, K) the scaled targets of the steps ahead of each of them, NaN where missing or not to be counted
     lengths  (B,) rows of each piece, None if all have T
     elapsed  (B, T), None where rows are regular
@@ -89,12 +89,11 @@ class Shelf:
         first = self.offsets[windows.series] + windows.begin
         place = torch.from_numpy(first[:, None] + np.where(inside, every, 0))
         padding = None if inside.all() else torch.from_numpy(~inside)
-        anchor = self.take(self.anchor, place, padding)
         return Batch(
             inputs=self.take(self.inputs, place, padding),
             codes=self.take(self.codes, place, padding),
             rows=torch.from_numpy(rows),
-            anchor=anchor if stride == 1 else anchor[:, rows],
+            anchor=self.take(self.anchor, place[:, rows], None if padding is None else padding[:, rows]),
             future=self.future(windows, longest, horizon)[:, rows if stride > 1 else slice(None)],
             lengths=None if padding is None else torch.from_numpy(lengths),
             elapsed=None if self.elapsed is None else self.take(self.elapsed, place, padding, 1),

@@ -70,7 +70,7 @@ def test_missing_values_are_marked_and_the_last_known_is_held():
     value, anchor, missing = one.inputs[:, 0], one.inputs[:, 1], one.inputs[:, 2]
     np.testing.assert_array_equal(np.flatnonzero(missing), [3, 4, 5])
     assert (value[3:6] == 0).all()
-    np.testing.assert_array_equal(anchor, one.anchor[:, 0])
+    np.testing.assert_array_equal(anchor, one.anchor[:, 0, 0])
     assert one.inputs.shape == (60, encoding.inputs(found.schema))
     assert one.inputs[7, 4] == 1  # the mask of rain
     assert one.inputs[7, 3] == one.inputs[6, 3]

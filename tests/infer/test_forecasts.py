@@ -24,7 +24,7 @@ def series(rows, seed, timed=False):
     return Encoded(
         inputs=draw.normal(size=(rows, 4)).astype(np.float32),
         codes=draw.integers(0, 3, (rows, 1)),
-        anchor=draw.normal(size=(rows, 2)).astype(np.float32),
+        anchor=draw.normal(size=(rows, 1, 2)).astype(np.float32),
         target=draw.normal(size=(rows, 2)).astype(np.float32),
         elapsed=draw.exponential(size=rows).astype(np.float32) if timed else None,
         origin=np.array([5.0, 0.0]),

@@ -57,7 +57,7 @@ def test_quantiles_never_cross():
             tower.head.bias.normal_(std=30.0)
         net.spread.uniform_(0.1, 3.0)
     h = torch.randn(2, 50, 8, dtype=torch.float32)
-    q = net(h, torch.randn(50, 2, dtype=torch.float32))
+    q = net(h, torch.randn(50, 1, 2, dtype=torch.float32))
     assert q.shape == (50, 3, 2, 4)
     assert torch.isfinite(q).all()
     assert (q.diff(dim=-1) >= 0).all()
@@ -66,13 +66,13 @@ def test_quantiles_never_cross():
 def test_levels_without_a_median_have_a_middle():
     net = network(levels=(0.2, 0.45, 0.99))
     assert net.middle == 1
-    assert network(levels=(0.9,)).members(torch.zeros(2, 4, 8, dtype=torch.float32), torch.zeros(4, 2)).shape[-1] == 1
+    assert network(levels=(0.9,)).members(torch.zeros(2, 4, 8, dtype=torch.float32), torch.zeros(4, 1, 2)).shape[-1] == 1
 
 
 def test_forecasts_go_out_from_the_anchor():
     net = network()
     h = torch.randn(2, 4, 8, dtype=torch.float32)
-    anchor = torch.randn(4, 2, dtype=torch.float32)
+    anchor = torch.randn(4, 1, 2, dtype=torch.float32)
     moved = net.normalised(h, anchor + 1) - net.normalised(h, anchor)
     torch.testing.assert_close(moved, torch.ones_like(moved))
 
@@ -89,7 +89,7 @@ def test_members_differ_and_are_averaged():
     net = network()
     inputs, codes = rows()
     h, _ = net.read(inputs, codes)
-    anchor = torch.zeros(2, 9, 2, dtype=torch.float32)
+    anchor = torch.zeros(2, 9, 1, 2, dtype=torch.float32)
     each = net.members(h, anchor)
     assert not torch.allclose(each[0], each[1])
     torch.testing.assert_close(net.normalised(h, anchor), each.mean(0))
@@ -102,7 +102,7 @@ def test_unknown_category_adds_nothing():
 
 def test_spread_widens_around_the_middle():
     net = network()
-    h, anchor = torch.randn(2, 4, 8, dtype=torch.float32), torch.zeros(4, 2, dtype=torch.float32)
+    h, anchor = torch.randn(2, 4, 8, dtype=torch.float32), torch.zeros(4, 1, 2, dtype=torch.float32)
     before = net.normalised(h, anchor)
     net.spread[:] = 2.0
     after = net.normalised(h, anchor)

@@ -15,7 +15,7 @@ def series(rows, start=0, targets=1):
     return Encoded(
         inputs=at.repeat(2, 1),
         codes=np.zeros((rows, 1), np.int64),
-        anchor=at.repeat(targets, 1),
+        anchor=at.repeat(targets, 1)[:, None],
         target=at.repeat(targets, 1),
         elapsed=None,
         origin=np.zeros(targets),
@@ -80,7 +80,7 @@ def test_where_targets_are_many_some_rows_are_forecast_from(monkeypatch):
         batch = Pieces([series(50)], [40], horizon=4, length=10, batch_size=6, seed=0)[step]
         assert (batch.rows.diff() == 2).all()
         assert batch.future.shape[1] == batch.anchor.shape[1] == len(batch.rows)
-        torch.testing.assert_close(batch.anchor[..., 0], batch.inputs[:, batch.rows, 0])
+        torch.testing.assert_close(batch.anchor[..., 0, 0], batch.inputs[:, batch.rows, 0])
         ahead = batch.future[:, :, 0, 0] - batch.inputs[:, batch.rows, 0]
         assert (ahead[~torch.isnan(ahead)] == 1).all()
         offsets.add(int(batch.rows[0]))

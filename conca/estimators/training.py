@@ -1,0 +1,126 @@
+"""One training of a forecaster: from the series of a table to a network that has learnt from some of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from conca.data.encoding import Encoded, Encoding
+from conca.data.panel import Panel, Schema
+from conca.data.split import Split
+from conca.estimators.config import ForecastConfig
+from conca.estimators.saved import network_config
+from conca.models.forecast import ForecastNetwork
+from conca.train.calibrate import calibrate
+from conca.train.pieces import Batch, Pieces, windows
+from conca.train.recipe import Recipe
+from conca.train.seeds import seeded
+from conca.types import BadInput
+
+if TYPE_CHECKING:
+    from conca.train.fit import Trained
+
+__all__ = ["Learnt", "learn"]
+
+PASSES = 4
+"""How often an epoch reads each row."""
+STEPS = 10, 250
+"""Steps of an epoch, at least and at most."""
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What a training ends with.
+
+    panel     the table as the model may know it: categories met only in rows held out are unknown
+    encoding, network  fitted
+    encoded   the series of the panel
+    recipe    how it was trained
+    trained   what happened
+    """
+
+    panel: Panel
+    encoding: Encoding
+    network: ForecastNetwork
+    encoded: list[Encoded]
+    recipe: Recipe
+    trained: Trained
+
+    @property
+    def schema(self) -> Schema:
+        """What the columns mean."""
+        return self.panel.schema
+
+
+def learn(
+    config: ForecastConfig,
+    panel: Panel,
+    splits: Sequence[Split],
+    folder: Path,
+    *,
+    progress: bool,
+    resume: bool = False,
+    after: Learnt | None = None,
+) -> Learnt:
+    """Train a network on the rows before `validation` of every series; the rows from `train` on decide when to stop.
+
+    after   an earlier training whose steps, schedule and spread of quantiles are repeated; then no row is kept to stop by
+    resume  go on with the training that `folder` holds, if there is one
+
+    Raises BadInput if there is nothing to learn from, or if the training fails.
+    """
+    known = [split.validation for split in splits]
+    train = known if after else [split.train for split in splits]
+    panel = panel.known(known)
+    if all(np.isnan(s.target[1:end]).all() for s, end in zip(panel.series, train)):
+        raise BadInput("no target value is left to learn from; give more rows, or hold out fewer (test_fraction)")
+    encoding = Encoding.fit(panel.schema, panel.series, known, config.horizon)
+    encoded = [encoding.encode(panel.schema, s) for s in panel.series]
+    with seeded(config.seed):
+        network = ForecastNetwork(network_config(config, panel.schema, encoding))
+    length = min(config.length, max(train))
+    size = config.batch_size * config.members
+    pieces = Pieces(encoded, train, horizon=config.horizon, length=length, batch_size=size, seed=config.seed)
+    checks: list[Batch] = []
+    if after is None:
+        checks = windows(encoded, train, known, horizon=config.horizon, length=length, batch_size=config.batch_size)
+        checks = [batch for batch in checks if not bool(np.isnan(batch.future.numpy()).all())]
+    steps = int(np.clip(PASSES * sum(train) / (length * config.batch_size), *STEPS))
+    recipe = recipe_of(config, after.recipe.steps if after else steps, after.trained.steps if after else None)
+    trained = trainer()(network, pieces, checks, recipe, folder, progress=progress, resume=resume)
+    if after is None:
+        calibrate(network, checks)
+    else:
+        network.spread.copy_(after.network.spread)
+    return Learnt(panel, encoding, network, encoded, recipe, trained)
+
+
+def recipe_of(config: ForecastConfig, steps: int, stop: int | None) -> Recipe:
+    """How to train by these options."""
+    return Recipe(
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        epochs=config.epochs,
+        steps=steps,
+        patience=config.patience,
+        max_minutes=config.max_minutes if stop is None else None,
+        seed=config.seed,
+        devices=config.devices,
+        precision=config.precision,
+        truncate=config.truncate,
+        stop=stop,
+    )
+
+
+def trainer() -> Callable[..., Any]:
+    """The training itself, imported when it is needed: forecasting does without Lightning."""
+    try:
+        return import_module("conca.train.fit").train_forecast  # type: ignore[no-any-return]
+    except ModuleNotFoundError as error:
+        line = f'fitting needs {error.name}, which is not installed: pip install "conca[all]"'
+        raise ModuleNotFoundError(line, name=error.name) from error

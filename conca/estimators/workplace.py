@@ -1,0 +1,69 @@
+"""Where a training writes: a run folder in the making, which can be taken up again, or a place that disappears."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conca.data.panel import Panel, Series
+from conca.models.run import new_folder
+from conca.types import BadInput
+
+__all__ = ["stamp", "workplace"]
+
+STAMP = "unfinished.json"
+FREE = ("max_minutes",)
+"""Options that may change from one part of a training to the next."""
+
+
+def stamp(panel: Panel, options: dict[str, Any]) -> dict[str, Any]:
+    """What a training may only be taken up again with: its options, and the data by their digest."""
+    digest = hashlib.blake2b(json.dumps(panel.schema.as_dict()).encode(), digest_size=16)
+    for series in panel.series:
+        for field in fields(Series):
+            value = getattr(series, field.name)
+            digest.update(np.ascontiguousarray(value).tobytes() if field.name != "key" else repr(value).encode())
+    plain: dict[str, Any] = json.loads(json.dumps({"options": options}))
+    return plain | {"data": digest.hexdigest()}
+
+
+@contextmanager
+def workplace(out: str | Path | None, force: bool, resume: bool, needed: dict[str, Any]) -> Iterator[Path]:
+    """The new run folder, or a temporary one that disappears.
+
+    With `resume` it may hold a training that was stopped. Raises BadInput if that had another stamp than `needed`.
+    """
+    if out is None:
+        temporary = Path(tempfile.mkdtemp(prefix="conca-"))
+        try:
+            yield temporary
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return
+    with new_folder(Path(out), force, resume) as folder:
+        path = folder / STAMP
+        if path.exists():
+            compare(json.loads(path.read_text(encoding="utf-8")), needed, Path(out))
+        path.write_text(json.dumps(needed), encoding="utf-8")
+        yield folder
+        path.unlink()
+
+
+def compare(found: dict[str, Any], needed: dict[str, Any], out: Path) -> None:
+    """Raise BadInput unless two stamps are of one training."""
+    advice = "give the same, or begin anew (force, --force)"
+    for name, value in needed["options"].items():
+        before = found["options"].get(name)
+        if before != value and name not in FREE:
+            raise BadInput(f"{out}: the training was begun with {name} {before!r}, not {value!r}; {advice}")
+    if found["data"] != needed["data"]:
+        raise BadInput(f"{out}: the training was begun with another table, or other columns of it; {advice}")
