@@ -15,9 +15,16 @@ __all__ = ["fit"]
 
 def fit(
     data: Annotated[Path, Argument(metavar="DATA", help="Table: .csv, .csv.gz, .csv.xz or .parquet.")],
-    target: Annotated[list[str], Option(metavar="COLUMN", help="Column to forecast; give it again for more than one.")],
     horizon: Annotated[int, Option(metavar="N", help="Steps ahead.")],
     out: Annotated[Path, Option(metavar="RUN", help="Run folder to write.")],
+    target: Annotated[
+        list[str] | None,
+        Option(
+            metavar="COLUMN",
+            help="Column to forecast, may be given again; default: 'y' beside 'ds', 'target' beside 'timestamp', else the "
+            "only column of numbers.",
+        ),
+    ] = None,
     time: Annotated[
         str | None, Option(metavar="COLUMN", help="Column of times; without it the order of the rows is time.")
     ] = None,
@@ -32,6 +39,13 @@ def fit(
         list[str] | None,
         Option(metavar="COLUMN", help="One of them that is a category, though it looks like a number."),
     ] = None,
+    known: Annotated[
+        list[str] | None,
+        Option(metavar="COLUMN", help="One of them that is known in advance, such as a holiday; may be given again."),
+    ] = None,
+    tz: Annotated[
+        str | None, Option(metavar="ZONE", help="Zone of the times, where they are local, such as Europe/Rome.")
+    ] = None,
     layers: Annotated[
         str | None, Option(metavar="PATTERN", help="Of the network, such as 's4d*2 attention(window=64)'.")
     ] = None,
@@ -40,6 +54,9 @@ def fit(
         int | None, Option(metavar="N", help="Networks that are trained side by side and averaged.")
     ] = None,
     length: Annotated[int | None, Option(metavar="N", help="Rows of a piece that is read in training.")] = None,
+    truncate: Annotated[
+        int | None, Option(metavar="N", help="Rows that gradients go back through; the state is carried on.")
+    ] = None,
     quantiles: Annotated[
         str | None, Option(metavar="Q,Q,...", help="Quantiles to forecast, such as 0.05,0.5,0.95; default 0.1,0.5,0.9.")
     ] = None,
@@ -51,22 +68,35 @@ def fit(
     dropout: Annotated[float | None, Option(metavar="X", help="On what each layer adds.")] = None,
     patience: Annotated[int | None, Option(metavar="N", help="Epochs without a better one before it stops.")] = None,
     seed: Annotated[int | None, Option(metavar="N", help="Same seed, same machine, same run.")] = None,
-    devices: Annotated[str | None, Option(metavar="WORD", help="Where to train: auto, cpu, cuda, cuda:0.")] = None,
+    devices: Annotated[
+        str | None, Option(metavar="WORD", help="Where to train: auto, cpu, cuda, cuda:0, or a number: 2.")
+    ] = None,
     precision: Annotated[
         str | None, Option(metavar="WORD", help="32-true, bf16-mixed, 64-true; on a GPU 16-mixed too.")
     ] = None,
     test_fraction: Annotated[
         float | None, Option(metavar="X", help="Share of the rows, the last ones, that is held out; 0: none.")
     ] = None,
+    windows: Annotated[
+        int | None, Option(metavar="N", help="Hold out so many windows of HORIZON rows instead of a share.")
+    ] = None,
+    step: Annotated[
+        int | None, Option(metavar="N", help="Rows from one of these to the next; default: HORIZON.")
+    ] = None,
+    refit: Annotated[
+        bool, Option("--refit/--no-refit", help="Learn from all rows in the end, for as many steps as were best.")
+    ] = True,
+    resume: Annotated[bool, Option("--resume", help="Go on with a training of this run that was stopped.")] = False,
     strict: Annotated[bool, Option("--strict", help="Refuse a table with series that must be left out.")] = False,
     force: Annotated[bool, Option("--force", help="Replace the run if it exists.")] = False,
     quiet: Annotated[bool, Option("-q", "--quiet", help="No progress bar, no notices.")] = False,
 ) -> None:
     """Fit a forecaster on a table.
 
-    The last rows of every series are held out; the table printed at the end compares the forecasts there with simple ones
-    (last value, same time a season ago, ridge regression), missing values not counted. Options that are not given have the
-    defaults of `conca.Forecaster`.
+    The last rows of every series are held out at first; the table printed at the end compares the forecasts there with simple
+    ones (last value, same time a season ago, ridge regression), missing values not counted. Then a new network learns from
+    all rows. Options that are not given have the defaults of `conca.Forecaster`. A training that was stopped or killed is
+    taken up again by the same command with --resume, and ends as if nothing had been.
     """
     import conca
 
@@ -75,6 +105,7 @@ def fit(
         d_model=d_model,
         members=members,
         length=length,
+        truncate=truncate,
         quantiles=None if quantiles is None else levels(quantiles),
         epochs=epochs,
         max_minutes=max_minutes,
@@ -87,16 +118,19 @@ def fit(
         devices=devices,
         precision=precision,
     )
-    columns = given(time=time, series=series, covariates=covariates, categorical=categorical)
+    roles = given(
+        target=target, time=time, series=series, covariates=covariates, categorical=categorical, known=known, tz=tz
+    )
     forecaster = conca.Forecaster(horizon, **options).fit(
         data,
-        target=target,
         out=out,
+        refit=refit,
         strict=strict,
         force=force,
+        resume=resume,
         progress=not quiet,
-        **columns,
-        **given(test_fraction=test_fraction),
+        **roles,
+        **given(test_fraction=test_fraction, windows=windows, step=step),
     )
     if not quiet:
         for line in (*forecaster.notices_, f"wrote {out}"):

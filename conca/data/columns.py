@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from conca.data.table import Origin
 from conca.types import BadInput
 
-__all__ = ["codes_in", "is_numeric", "levels_of", "numbers_in", "text_of"]
+__all__ = ["codes_in", "is_numeric", "levels_of", "numbers_in", "shown", "text_of", "unknown_levels"]
 
 LARGEST = 1e30
 """Numbers beyond this size are refused: squared and summed they would leave the range of single precision."""
@@ -103,6 +103,12 @@ def codes_in(column: pd.Series[Any], levels: tuple[str, ...]) -> tuple[NDArray[n
     codes = pd.Index(levels, dtype=object).get_indexer(pd.Index(text.astype(object))) + 1
     unknown = sorted({str(level) for level in text[(codes == 0) & text.notna()].unique()})
     return np.asarray(codes, dtype=np.int64), unknown
+
+
+def unknown_levels(name: str, unknown: list[str]) -> str:
+    """A line for the user about categories that a schema does not know."""
+    some = ", ".join(f"'{shown(level)}'" for level in unknown[:3]) + (", ..." if len(unknown) > 3 else "")
+    return f"column '{name}': {len(unknown)} unknown categories ({some}) are read as missing"
 
 
 def shown(cell: Any, limit: int = 40) -> str:

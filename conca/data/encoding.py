@@ -6,7 +6,7 @@ Everything at a row is a function of the rows up to it, so that reading a series
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -58,6 +58,7 @@ class Encoded:
     elapsed  (T,) time since the previous row in nominal steps, None where rows are regular
     origin, unit  (K,) the user's y is `target * unit + origin`
     carry    what rows after these must know; None where there is no row yet
+    known    (T + F, G) what is known in advance of each row, and of F rows after the last; None if there is no such thing
     """
 
     inputs: Floats32
@@ -68,6 +69,7 @@ class Encoded:
     origin: Floats
     unit: Floats
     carry: Carry | None = None
+    known: Floats32 | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -95,7 +97,7 @@ class Encoding:
     covariate_bends: tuple[float, ...]
     covariates: Scaler
     cycles: tuple[str, ...]
-    anchor: Anchor = Anchor()
+    anchor: Anchor = field(default_factory=Anchor)
 
     @classmethod
     def fit(cls, schema: Schema, series: Sequence[Series], train: Sequence[int], horizon: int = 1) -> Encoding:

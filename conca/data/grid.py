@@ -38,6 +38,7 @@ class Grid:
     zone     time zone of the user's column as text ("UTC", "+02:00", "Europe/Rome"), None where none was given; with a
              zone, times are in UTC, unless `wall`
     wall     times are read off the clocks of the zone: days there have 23 to 25 hours, but are one day apart
+    local    times without a zone in a table are what the clocks of `zone` show
     """
 
     kind: str = "row"
@@ -47,6 +48,7 @@ class Grid:
     regular: bool = True
     zone: str | None = None
     wall: bool = False
+    local: bool = False
 
     @property
     def seconds(self) -> float | None:

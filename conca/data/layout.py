@@ -10,14 +10,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from conca.data.columns import shown
 from conca.data.grid import DAY, Grid, find_grid, untick
+from conca.data.rows import Sorted, read_rows, refuse_long
 from conca.data.schema import Schema
 from conca.data.table import Origin
-from conca.data.times import read_times, restore, wall_clock
 from conca.types import BadInput
 
-__all__ = ["Layout", "lay_out", "name_of"]
+__all__ = ["Layout", "fitted_rows", "lay_out"]
 
 Integers = NDArray[np.int64]
 
@@ -34,6 +33,7 @@ class Layout:
     ends   (number of series,) where the grid rows of each series end
     times  (M,) times of the grid rows
     given  (M,) whether the table had the row
+    format  as in `Schema`
     order  (N,) the rows of the table sorted by series and time
     place  (N,) the grid rows of these
     """
@@ -45,6 +45,7 @@ class Layout:
     given: NDArray[np.bool_]
     order: Integers
     place: Integers
+    format: str | None = None
 
     def spread(self, values: NDArray[Any], fill: float) -> NDArray[Any]:
         """Values of the table's rows (N, F) at their places on the grid (M, F), `fill` elsewhere."""
@@ -60,162 +61,44 @@ class Layout:
             begin = end
 
 
-@dataclass(frozen=True)
-class Sorted:
-    """The N rows of a table sorted by series and time, and what error lines need to name them.
-
-    keys    one for each series
-    order   (N,) the rows of the table
-    when    (N,) their times as integers
-    starts  (N,) true at the first row of each series
-    kind, zone, wall  as in `Grid`
-    """
-
-    origin: Origin
-    column: str
-    keys: list[tuple[Any, ...]]
-    order: Integers
-    when: Integers
-    starts: NDArray[np.bool_]
-    kind: str
-    zone: str | None = None
-    wall: bool = False
-
-    @property
-    def where(self) -> str:
-        """The column of times, for error lines."""
-        return f"{self.origin.name}, column '{self.column}'"
-
-    def cell(self, at: int) -> str:
-        """The cell with the time of a sorted row, for error lines."""
-        return self.origin.cell(int(self.order[at]), self.column)
-
-    def moment(self, at: int) -> str:
-        """The time of a sorted row, for error lines."""
-        shown = restore(untick(self.when[at : at + 1], self.kind), Grid(self.kind, zone=self.zone, wall=self.wall))
-        return str(shown[0])
-
-    def series(self, at: int) -> str:
-        """The series of a sorted row, for error lines: " of series a/b", or nothing if there is only one."""
-        key = self.keys[int(self.starts[: at + 1].sum()) - 1]
-        return " of series " + name_of(key) if key else ""
-
-    def on_wall_clock(self) -> Sorted:
-        """The same rows with times as the clocks of their zone show them."""
-        return replace(self, when=wall_clock(self.when, self.zone), wall=True) if self.zone else self
-
-
-def name_of(key: tuple[Any, ...]) -> str:
-    """A key for error lines."""
-    return "/".join(shown(part) for part in key)
-
-
-def lay_out(table: pd.DataFrame, origin: Origin, schema: Schema, grid: Grid | None, notices: list[str]) -> Layout:
+def lay_out(
+    table: pd.DataFrame, origin: Origin, schema: Schema, grid: Grid | None, notices: list[str], tz: str | None = None
+) -> Layout:
     """Sort the rows, find their grid (or check them against that of a fitted run), and place them on it.
 
     Raises BadInput on times that cannot be read, stand twice, or do not fit the grid.
     """
-    keys, codes = read_keys(table, origin, schema.series)
+    rows = read_rows(table, origin, schema, grid, tz, notices)
     if schema.time is None:
-        order = np.argsort(codes, kind="stable")
-        starts = first_rows(codes[order])
-        every = np.arange(len(codes), dtype=np.int64)
-        when = every - np.maximum.accumulate(np.where(starts, every, 0))
-        return place_rows(Sorted(origin, "", keys, order, when, starts, "row"), Grid(), notices)
-    times = read_times(table[schema.time], origin)
-    if times.notice:
-        notices.append(times.notice)
-    order = np.lexsort((times.when, codes))
-    if not np.array_equal(order, np.argsort(codes, kind="stable")):
-        notices.append(f"rows were sorted by '{schema.time}'" + " within each series" * bool(schema.series))
-    starts = first_rows(codes[order])
-    rows = Sorted(origin, schema.time, keys, order, times.when[order], starts, times.kind, times.zone)
-    refuse_duplicates(rows)
-    refuse_long(rows, np.flatnonzero((np.diff(rows.when) < 0) & ~rows.starts[1:]))
+        return place_rows(rows, Grid(), notices)
     if grid is None:
-        rows, grid = choose_grid(rows)
+        rows, grid = choose_grid(rows, local=tz is not None)
         if not grid.regular:
             notices.append(f"times are not evenly spaced: each row is one step ({grid.describe()} in the median)")
     else:
-        check_kind(rows, grid)
-        rows = replace(rows, zone=grid.zone)
-        rows = rows.on_wall_clock() if grid.wall else rows
+        rows = fitted_rows(rows, grid)
         check_spacing(rows, grid)
     return place_rows(rows, grid, notices)
 
 
-def read_keys(table: pd.DataFrame, origin: Origin, names: tuple[str, ...]) -> tuple[list[tuple[Any, ...]], Integers]:
-    """Keys of the series in order of appearance, and for every row the number of its series."""
-    if not names:
-        return [()], np.zeros(len(table), dtype=np.int64)
-    for name in names:
-        missing = table[name].isna().to_numpy()
-        if missing.any():
-            where = origin.cell(int(missing.argmax()), name)
-            raise BadInput(f"{where}: the name of the series is missing; fill it in or remove the row")
-        infinite = table[name].isin([np.inf, -np.inf]).to_numpy()
-        if infinite.any():
-            where = origin.cell(int(infinite.argmax()), name)
-            raise BadInput(f"{where}: the name of the series is infinite; give it another name or remove the row")
-    codes = table.groupby(list(names), sort=False, observed=True).ngroup().to_numpy(dtype=np.int64)
-    first: Integers = np.unique(codes, return_index=True)[1]
-    parts = [table[name].astype(object).iloc[first].tolist() for name in names]
-    return list(zip(*parts)), np.asarray(codes)
+def fitted_rows(rows: Sorted, grid: Grid) -> Sorted:
+    """New rows with their times counted as those of a fitted run."""
+    rows = replace(rows, zone=grid.zone)
+    return rows.on_wall_clock() if grid.wall else rows
 
 
-def first_rows(codes: Integers) -> NDArray[np.bool_]:
-    """True where a sorted code differs from the one before it."""
-    return np.concatenate([[True], codes[1:] != codes[:-1]])
-
-
-def refuse_duplicates(rows: Sorted) -> None:
-    """Raise BadInput if two rows of a series have the same time."""
-    twins = (rows.when[1:] == rows.when[:-1]) & ~rows.starts[1:]
-    if not twins.any():
-        return
-    at = int(twins.argmax())
-    one, other = (rows.origin.row(int(row)) for row in np.sort(rows.order[at : at + 2]))
-    advice = "remove one of each pair" + ("" if rows.keys[0] else ", or name the column that tells series apart")
-    raise BadInput(
-        f"{rows.where}: {one} and {other}{rows.series(at)} have the same time {rows.moment(at)} "
-        f"({int(twins.sum())} such pairs); {advice}"
-    )
-
-
-def refuse_long(rows: Sorted, before: Integers) -> None:
-    """Raise BadInput if there is a sorted row `before` a time too far from the beginning of its series to be counted."""
-    if not before.size:
-        return
-    at = int(before[0]) + 1
-    begin = int(np.flatnonzero(rows.starts[: at + 1])[-1])
-    raise BadInput(
-        f"{rows.cell(at)}: the times{rows.series(at)} reach from {rows.moment(begin)} to {rows.moment(at)}, and more than "
-        "292 years cannot be counted; correct the time, or give each stretch a series of its own"
-    )
-
-
-def choose_grid(rows: Sorted) -> tuple[Sorted, Grid]:
+def choose_grid(rows: Sorted, local: bool) -> tuple[Sorted, Grid]:
     """The grid of a new table. In a time zone, days and more are counted by its clocks, not by hours that pass."""
     grid = find_grid(rows.when, rows.starts, rows.kind)
+    if rows.wall:
+        return rows, replace(grid, zone=rows.zone, wall=True, local=local)
     if rows.zone and rows.zone != "UTC" and not rows.starts.all() and not (grid.regular and grid.step < DAY):
         clocks = rows.on_wall_clock()
         apart = np.diff(clocks.when)[~rows.starts[1:]]
         wall = find_grid(clocks.when, clocks.starts, clocks.kind)
         if wall.regular and wall.step >= DAY and (apart > 0).all():
-            return clocks, replace(wall, zone=rows.zone, wall=True)
-    return rows, replace(grid, zone=rows.zone)
-
-
-def check_kind(rows: Sorted, grid: Grid) -> None:
-    """Raise BadInput if new times are of another kind than those of the fitted run."""
-    if rows.kind != grid.kind:
-        words = {"datetime": "dates", "integer": "whole numbers", "row": "rows without a time"}
-        raise BadInput(
-            f"{rows.where}: times are {words[rows.kind]}, but the model was fitted on {words[grid.kind]}; give these"
-        )
-    if (rows.zone is None) != (grid.zone is None):
-        zone = f"in the zone {grid.zone}" if grid.zone else "without a time zone"
-        raise BadInput(f"{rows.where}: the model was fitted on times {zone}; write these times so, too")
+            return clocks, replace(wall, zone=rows.zone, wall=True, local=local)
+    return rows, replace(grid, zone=rows.zone, local=local)
 
 
 def check_spacing(rows: Sorted, grid: Grid) -> None:
@@ -238,7 +121,8 @@ def place_rows(rows: Sorted, grid: Grid, notices: list[str]) -> Layout:
     times = untick(rows.when, grid.kind)
     if not grid.regular or grid.kind == "row":
         every = np.arange(len(times), dtype=np.int64)
-        return Layout(grid, rows.keys, np.cumsum(sizes), times, np.ones(len(times), dtype=bool), rows.order, every)
+        given = np.ones(len(times), dtype=bool)
+        return Layout(grid, rows.keys, np.cumsum(sizes), times, given, rows.order, every, rows.format)
     if not grid.months:
         refuse_long(rows, np.flatnonzero(rows.when - np.repeat(rows.when[begins], sizes) < 0) - 1)
     steps, fits = grid.positions(times, np.repeat(times[begins], sizes))
@@ -260,7 +144,7 @@ def place_rows(rows: Sorted, grid: Grid, notices: list[str]) -> Layout:
         lacking = f"{int((~given).sum()):,} of {len(given):,}"
         notices.append(f"{lacking} rows on the grid of {grid.describe()} are not in the table; they count as missing")
     full = np.concatenate([grid.between(times[begin], int(n)) for begin, n in zip(begins, lengths)])
-    return Layout(grid, rows.keys, ends, full, given, rows.order, place)
+    return Layout(grid, rows.keys, ends, full, given, rows.order, place, rows.format)
 
 
 def refuse_gap(rows: Sorted, steps: Integers) -> None:

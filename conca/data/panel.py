@@ -2,6 +2,8 @@
 
 What counts as what, when it is not said:
 
+- of a table with the columns ds and y (and unique_id), or timestamp and target (and item_id), these are time, target
+  and series;
 - every column that is not target, time or series is a covariate;
 - a column is numeric if pandas says so, or if at least half of its cells that are not missing are numbers; then any
   text in it is an error that names the cell ('?' does not quietly turn a column of numbers into categories). All other
@@ -15,7 +17,7 @@ What counts as what, when it is not said:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,19 +25,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from conca.data.columns import codes_in, numbers_in, shown
+from conca.data.columns import codes_in, numbers_in, unknown_levels
 from conca.data.grid import Grid
-from conca.data.layout import Layout, lay_out, name_of
-from conca.data.roles import assign_roles, check_columns
+from conca.data.layout import Layout, lay_out
+from conca.data.local import check_zone
+from conca.data.roles import Named, Names, as_names, assign_roles, check_columns
+from conca.data.rows import name_of
 from conca.data.schema import Schema
-from conca.data.table import Origin, Source, read_table
+from conca.data.table import Origin, Source, read_table, settled
 from conca.types import BadInput
 
-__all__ = ["Grid", "Key", "Names", "Panel", "Schema", "Series", "read_panel"]
+__all__ = ["Grid", "Key", "Names", "Panel", "Schema", "Series", "as_names", "read_panel"]
 
-DATES = (pd.DatetimeIndex, pd.PeriodIndex)
 Key = tuple[Any, ...]
-Names = str | Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -115,19 +117,27 @@ def read_panel(
     series: Names = (),
     covariates: Sequence[str] | None = None,
     categorical: Sequence[str] = (),
+    known: Sequence[str] = (),
+    tz: str | None = None,
     schema: Schema | None = None,
     minimum: int = 1,
     strict: bool = False,
 ) -> Panel:
     """Read a table as series.
 
-    source       path of a CSV or Parquet file, or a data frame (`conca.data.table.read_table`)
+    source       path of a CSV or Parquet file, or a data frame of pandas, polars or pyarrow
+                 (`conca.data.table.read_table`)
     target       column or columns to forecast; they are numeric
-    time         column of times; None: the index of a data frame if it holds dates, else the order of the rows is time
-    series       column or columns that tell series apart; none: one series with the key ()
+    time         column of times; None: the index of a data frame if it holds dates, or that of a convention
+                 (`conca.data.conventions`), else the order of the rows is time
+    series       column or columns that tell series apart; none: that of a convention, else one series with the key ()
     covariates   other columns to use; None: all
     categorical  columns among the covariates that are categories though they look like numbers
-    schema       that of an earlier panel, instead of the five above: columns and spacing are checked against it;
+    known        columns among the covariates that are known in advance, such as holidays; they need not be named as
+                 covariates, too
+    tz           time zone: times without a zone are what its clocks show (`conca.data.local` says how the hour that
+                 autumn repeats is read), times with one are converted to it
+    schema       that of an earlier panel, instead of the seven above: columns and spacing are checked against it;
                  categories that it does not know become code 0, other columns are ignored
     minimum      rows on the grid that a series must have
     strict       refuse the table if a series must be left out
@@ -135,24 +145,19 @@ def read_panel(
     Rows are sorted within each series. Times that a regular grid has and the table lacks become missing rows. Raises
     BadInput, one line, on whatever cannot be read or understood.
     """
-    targets, keys = as_names(target, "target"), as_names(series, "series")
-    chosen, categorical = as_names(covariates, "covariates"), as_names(categorical, "categorical")
-    if time is not None and not isinstance(time, str):
-        raise BadInput(f"time: {shown(time)} is not the name of one column; {spelt(time)}")
-    if schema is not None:
-        if targets or time is not None or keys or covariates is not None or categorical:
-            raise BadInput("a schema says what the columns are; give either the schema or the columns, not both")
-        keys = schema.series
-    elif time is None and isinstance(source, pd.DataFrame) and isinstance(source.index, DATES):
-        time = "time" if source.index.name is None else str(source.index.name)
-    table, origin = read_table(source, text=keys), Origin.of(source)
+    named = Named.of(target, time, series, covariates, categorical, known)
+    source = settled(source)
     notices: list[str] = []
     if schema is None:
-        schema = assign_roles(
-            table, origin, targets, time, keys, None if covariates is None else chosen, categorical, notices
-        )
-        layout = lay_out(table, origin, schema, None, notices)
-        schema = replace(schema, grid=layout.grid)
+        named = named.completed(source, notices)
+    elif named != Named() or tz is not None:
+        raise BadInput("a schema says what the columns are; give either the schema or the columns, not both")
+    table = read_table(source, text=named.series if schema is None else schema.series)
+    origin = Origin.of(source)
+    if schema is None:
+        schema = assign_roles(table, origin, named, notices)
+        layout = lay_out(table, origin, schema, None, notices, zone_of(tz, schema))
+        schema = replace(schema, grid=layout.grid, format=layout.format)
     else:
         check_columns(table, origin, schema)
         layout = lay_out(table, origin, schema, schema.grid, notices)
@@ -162,22 +167,11 @@ def read_panel(
     return Panel(schema, found, left_out, notices)
 
 
-def as_names(names: Names | None, role: str = "columns") -> tuple[str, ...]:
-    """One name or several as a tuple. Raises BadInput if one of them is not text; `role` says what they are for."""
-    if names is None:
-        return ()
-    parts = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
-    for part in parts:
-        if not isinstance(part, str):
-            raise BadInput(f"{role}: {shown(part)} is not the name of a column; {spelt(part)}")
-    return parts
-
-
-def spelt(name: object) -> str:
-    """How a name that is not text should be written, for error lines."""
-    if isinstance(name, (list, tuple)) and len(name) == 1:
-        name = name[0]
-    return f"write '{shown(name)}'" if isinstance(name, (int, str)) else "names of columns are text"
+def zone_of(tz: str | None, schema: Schema) -> str | None:
+    """The time zone that is named. Raises BadInput if there is none of this name, or no column of times."""
+    if tz is not None and schema.time is None:
+        raise BadInput("tz is the zone of the times, but no column of times is named; name it, or leave out tz")
+    return None if tz is None else check_zone(tz)
 
 
 Values = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
@@ -197,8 +191,7 @@ def read_values(table: pd.DataFrame, origin: Origin, schema: Schema, notices: li
     for c, name in enumerate(schema.categorical):
         codes[:, c], unknown = codes_in(table[name], schema.levels[c])
         if unknown:
-            some = ", ".join(f"'{shown(level)}'" for level in unknown[:3]) + (", ..." if len(unknown) > 3 else "")
-            notices.append(f"column '{name}': {len(unknown)} unknown categories ({some}) are read as missing")
+            notices.append(unknown_levels(name, unknown))
     return target, numeric, codes
 
 

@@ -28,7 +28,10 @@ class Schema:
     categorical  covariates that are categories
     levels       the known categories of each categorical column, sorted; level i has code i + 1, and code 0 means
                  missing or unknown
+    known        covariates that are known in advance, in the order of `numeric` and `categorical`
     grid         the spacing of the rows in time
+    format       how the times were written: "ISO8601" (also dates of pandas), or a format of `strptime`; tried first on
+                 new tables. None: unknown, or the times are no dates
     """
 
     target: tuple[str, ...]
@@ -38,12 +41,24 @@ class Schema:
     categorical: tuple[str, ...] = ()
     levels: tuple[tuple[str, ...], ...] = ()
     grid: Grid = field(default_factory=Grid)
+    format: str | None = None
+    known: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns that a table must have to be read under this schema."""
         time = () if self.time is None else (self.time,)
         return (*self.series, *time, *self.target, *self.numeric, *self.categorical)
+
+    @property
+    def known_numeric(self) -> tuple[int, ...]:
+        """Where in `numeric` the columns known in advance are."""
+        return tuple(place for place, name in enumerate(self.numeric) if name in self.known)
+
+    @property
+    def known_categorical(self) -> tuple[int, ...]:
+        """Where in `categorical` the columns known in advance are."""
+        return tuple(place for place, name in enumerate(self.categorical) if name in self.known)
 
     @property
     def cardinalities(self) -> tuple[int, ...]:
@@ -68,14 +83,18 @@ class Schema:
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Schema:
         """The inverse of `as_dict`, also after a trip through JSON. Raises BadInput on an unknown or missing key."""
-        known = [f.name for f in fields(cls)]
+        names = [f.name for f in fields(cls)]
         for key in saved:
-            if key not in known:
-                raise BadInput(f"schema: unknown key '{key}'; {nearest(key, known)}")
+            if key not in names:
+                raise BadInput(f"schema: unknown key '{key}'; {nearest(key, names)}")
         if not saved.get("target"):
             raise BadInput("schema: the key 'target' is missing or empty; it names the columns to forecast")
         lists = {k: tuple(saved.get(k, ())) for k in ("target", "series", "numeric", "categorical")}
         levels = tuple(tuple(level) for level in saved.get("levels", ()))
         if len(levels) != len(lists["categorical"]):
             raise BadInput("schema: 'levels' must hold one list for each column of 'categorical'")
-        return cls(time=saved.get("time"), levels=levels, grid=Grid.from_dict(saved.get("grid", {})), **lists)
+        known = tuple(saved.get("known", ()))
+        if known != tuple(name for name in (*lists["numeric"], *lists["categorical"]) if name in known):
+            raise BadInput("schema: 'known' must name columns of 'numeric' and 'categorical', in their order")
+        grid, form = Grid.from_dict(saved.get("grid", {})), saved.get("format")
+        return cls(time=saved.get("time"), levels=levels, grid=grid, format=form, known=known, **lists)

@@ -7,20 +7,31 @@ import gzip
 import lzma
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, Protocol, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from conca.types import BadInput
 
-__all__ = ["MISSING", "Origin", "Source", "read_table"]
+__all__ = ["MISSING", "Origin", "Source", "columns_of", "read_table", "settled"]
 
-Source: TypeAlias = "str | Path | pd.DataFrame"
+
+class ArrowStream(Protocol):
+    """A table that hands its columns on in Arrow's form: a frame of polars, a table of pyarrow, a result of DuckDB."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The columns, as the Arrow stream interface says."""
+        ...
+
+
+Source: TypeAlias = "str | Path | pd.DataFrame | ArrowStream"
 
 ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".parquet")
 OPENERS: dict[str, Callable[..., IO[Any]]] = {".csv": open, ".gz": gzip.open, ".xz": lzma.open}
@@ -32,6 +43,7 @@ MISSING = (
 """Cells of a CSV file that are missing values, those of `pandas.read_csv`. In names of series, only the empty cell is."""
 
 
+ANOTHER = "give a pandas data frame or a path"
 NUL = "{}: holds NUL bytes, as text in UTF-16 or a damaged file does; save the file as UTF-8"
 
 
@@ -49,7 +61,7 @@ class Origin:
     @classmethod
     def of(cls, source: Source) -> Origin:
         """The origin of what `read_table` reads from `source`."""
-        return cls("table") if isinstance(source, pd.DataFrame) else cls(str(source), Path(source))
+        return cls(str(source), Path(source)) if isinstance(source, (str, PathLike)) else cls("table")
 
     def row(self, position: int) -> str:
         """The user's name of the row at `position` (from 0) of the table as read."""
@@ -72,18 +84,18 @@ def read_table(source: Source, *, text: Sequence[str] = ()) -> pd.DataFrame:
 
     source  path of a CSV file (also .csv.gz, .csv.xz; commas, semicolons or tabs; decimal points; UTF-8) or of a
             Parquet file, or a data frame, which is copied and not changed; an index that has a name, or holds dates,
-            becomes a column (named "time", if it has no name)
+            becomes a column (named "time", if it has no name); or what has the Arrow stream interface, such as a frame
+            of polars
     text    columns of a CSV file that are kept as the text they are (names of series: "007" stays "007")
 
     Empty cells and the words in `MISSING` are missing values. Blank lines are no rows, except in a file of one column,
     where they are missing values. Raises BadInput, one line, on a file that is missing, a directory, empty, truncated,
     undecodable or of another kind, without rows, or with a column named twice.
     """
+    source = settled(source)
     if isinstance(source, pd.DataFrame):
         table = with_index(source)
         check_names(list(table.columns), "table")
-    elif not isinstance(source, (str, PathLike)):
-        raise BadInput(f"{kind_of(source)} is not read as a table; give a pandas data frame or a path{advice(source)}")
     else:
         path = Path(source)
         check_file(path)
@@ -91,6 +103,39 @@ def read_table(source: Source, *, text: Sequence[str] = ()) -> pd.DataFrame:
     if not len(table):
         raise BadInput(f"{Origin.of(source).name}: the table has no rows; give it at least one")
     return table
+
+
+def settled(source: Source) -> str | Path | pd.DataFrame:
+    """The same source, to be read more than once: an Arrow stream, which may be read only once, as a data frame.
+
+    Raises BadInput if it is none of what `read_table` reads.
+    """
+    if isinstance(source, (str, PathLike, pd.DataFrame)):
+        return source
+    one_column = type(source).__name__ in ("Series", "ChunkedArray", "Array")
+    if one_column or not hasattr(source, "__arrow_c_stream__"):
+        raise BadInput(f"{kind_of(source)} is not read as a table; {ANOTHER}{advice(source)}")
+    try:
+        frame: pd.DataFrame = pa.table(source).to_pandas(date_as_object=False)
+    except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(f"{kind_of(source)} cannot be read as a table ({first_line(error)}); {ANOTHER}") from None
+    return frame
+
+
+def columns_of(source: str | Path | pd.DataFrame) -> list[str]:
+    """The names of the columns that `read_table` would give, without reading the rows of a file. Raises as it does."""
+    if isinstance(source, pd.DataFrame):
+        names, where = list(with_index(source.iloc[:0]).columns), "table"
+    else:
+        path, where = Path(source), str(source)
+        check_file(path)
+        if not is_parquet(path):
+            with explained(path):
+                return read_header(path)[0]
+        with readable_parquet(path):
+            names = list(with_index(pq.read_schema(path).empty_table().to_pandas()).columns)
+    check_names(names, where)
+    return names
 
 
 def kind_of(source: object) -> str:
@@ -102,7 +147,7 @@ def kind_of(source: object) -> str:
 
 def advice(source: object) -> str:
     """How a table of another kind becomes a data frame, for error lines."""
-    for method in ("to_pandas", "to_frame"):
+    for method in ("collect", "to_frame", "to_pandas"):
         if hasattr(source, method):
             return f" (.{method}() makes one)"
     return (
@@ -163,18 +208,24 @@ def plain_column(column: pd.Series[Any]) -> pd.Series[Any]:
 
 def read_parquet(path: Path) -> pd.DataFrame:
     """The table of a Parquet file; a named index that was saved with it becomes columns."""
-    try:
-        table = pd.read_parquet(path, engine="pyarrow")
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise BadInput(f"{path}: not a readable Parquet file ({first_line(error)}); write it again") from None
-    table = with_index(table)
+    with readable_parquet(path):
+        table = with_index(pd.read_parquet(path, engine="pyarrow"))
     check_names(list(table.columns), str(path))
     return table
 
 
+@contextmanager
+def readable_parquet(path: Path) -> Iterator[None]:
+    """Turns what goes wrong with a Parquet file into BadInput."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise BadInput(f"{path}: not a readable Parquet file ({first_line(error)}); write it again") from None
+
+
 def read_csv(path: Path, text: Sequence[str]) -> pd.DataFrame:
     """The table of a CSV file, compressed or not."""
-    try:
+    with explained(path):
         names, delimiter = read_header(path)
         refuse_nul(path)
         missing = {name: [""] if name in text else list(MISSING) for name in names}
@@ -194,6 +245,17 @@ def read_csv(path: Path, text: Sequence[str]) -> pd.DataFrame:
                 low_memory=False,
                 dtype={name: str for name in text if name in names},
             )
+    if len(names) == 1:
+        known = table[names[0]].notna().to_numpy().nonzero()[0]
+        table = table.iloc[: known[-1] + 1 if len(known) else 0]
+    return table
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turns what goes wrong with a CSV file into BadInput."""
+    try:
+        yield
     except BROKEN:
         raise BadInput(f"{path}: the compressed file is damaged or cut short; fetch or write it again") from None
     except UnicodeError as error:
@@ -204,10 +266,6 @@ def read_csv(path: Path, text: Sequence[str]) -> pd.DataFrame:
         raise BadInput(f"{path}: not a readable CSV file ({first_line(error)}); mend the row") from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({first_line(error)})") from None
-    if len(names) == 1:
-        known = table[names[0]].notna().to_numpy().nonzero()[0]
-        table = table.iloc[: known[-1] + 1 if len(known) else 0]
-    return table
 
 
 def refuse_nul(path: Path) -> None:

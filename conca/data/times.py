@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from conca.data.columns import numbers_in, shown, text_of
-from conca.data.grid import FIRST, LAST, Grid
+from conca.data.grid import DAY, FIRST, LAST, Grid
 from conca.data.table import Origin
 from conca.types import BadInput
 
@@ -22,26 +22,38 @@ __all__ = ["Times", "read_times", "restore"]
 OFFSET = re.compile(r"(?:T|:|\d )\d\d(?:[.,]\d+)?\s?(Z|[+-]\d\d:?\d\d|UTC|GMT)$")
 
 HALF_DAY = re.compile(r"\s[AP]M$", re.IGNORECASE)
+ISO = "ISO8601"
+EIGHT_DIGITS = "%Y%m%d"
 YEAR_FIRST = re.compile(r"%Y\W?%d")
 """Nobody writes year, day, month; a date that reads so is a fault."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Times of all rows: `when` (N,) as integers (nanoseconds, in UTC where the `zone` is known), and their kind."""
+    """Times of all rows: `when` (N,) as integers (nanoseconds, in UTC where the `zone` is known), and their kind.
+
+    format  as in `Schema`
+    """
 
     when: NDArray[np.int64]
     kind: str
     zone: str | None = None
     notice: str | None = None
+    format: str | None = None
 
 
-def read_times(column: pd.Series[Any], origin: Origin) -> Times:
+def read_times(
+    column: pd.Series[Any], origin: Origin, format: str | None = None, zone: str | None = None, whole: bool = False
+) -> Times:
     """The times in a column: text (ISO 8601, or one other format throughout), dates of pandas, or whole numbers.
 
-    Whole numbers of eight digits that are all dates (20100131) are read as such, with a notice. Raises BadInput on a
-    missing or unreadable time, mixed time zones, dates that could be day first or month first, and dates beyond the
-    years 1678 to 2261.
+    format  that of an earlier table, tried first
+    zone    that in which times with a zone are wanted; then their zones may differ
+    whole   numbers are not dates; else whole numbers of eight digits that are all dates (20100131) are read as such,
+            with a notice
+
+    Raises BadInput on a missing or unreadable time, mixed time zones, dates that could be day first or month first, and
+    dates beyond the years 1678 to 2261.
     """
     name = str(column.name)
     if isinstance(column.dtype, pd.PeriodDtype):
@@ -56,11 +68,12 @@ def read_times(column: pd.Series[Any], origin: Origin) -> Times:
         at = int(missing.argmax())
         raise BadInput(f"{origin.cell(at, name)}: the time is missing; fill it in or remove the row")
     if is_dates(column):
-        zone = getattr(column.dtype, "tz", None)
-        return Times(nanoseconds(column, origin), "datetime", None if zone is None else zone_name(zone))
+        own = getattr(column.dtype, "tz", None)
+        named = None if own is None else zone or zone_name(own)
+        return Times(nanoseconds(column, origin), "datetime", named, format=ISO)
     if text is not None and 2 * pd.to_numeric(text, errors="coerce").notna().mean() < 1:
-        return read_dates(text, origin)
-    return read_whole(column, origin)
+        return read_dates(text, origin, format, zone)
+    return read_whole(column, origin, whole)
 
 
 def is_dates(column: pd.Series[Any]) -> bool:
@@ -68,8 +81,8 @@ def is_dates(column: pd.Series[Any]) -> bool:
     return bool(pd.api.types.is_datetime64_any_dtype(column))
 
 
-def read_whole(column: pd.Series[Any], origin: Origin) -> Times:
-    """Times that are whole numbers."""
+def read_whole(column: pd.Series[Any], origin: Origin, whole: bool) -> Times:
+    """Times that are whole numbers, or dates of eight digits unless they must be `whole`."""
     name = str(column.name)
     values = numbers_in(column, origin)
     broken, large = values != np.rint(values), np.abs(values) > 2.0**61
@@ -80,42 +93,46 @@ def read_whole(column: pd.Series[Any], origin: Origin) -> Times:
     when = values.astype(np.int64)
     if np.abs(values).max() >= 2.0**53:
         when = np.array([int(cell) for cell in column], dtype=np.int64)
-    if when.min() >= 19_000_101 and when.max() <= 21_001_231:
-        dates = pd.to_datetime(pd.Series(when, name=name).astype(str), format="%Y%m%d", errors="coerce")
+    if not whole and when.min() >= 19_000_101 and when.max() <= 21_001_231:
+        dates = pd.to_datetime(pd.Series(when, name=name).astype(str), format=EIGHT_DIGITS, errors="coerce")
         if dates.notna().all():
             notice = f"column '{name}': whole numbers such as {when[0]} are read as dates"
-            return Times(nanoseconds(dates, origin), "datetime", None, notice)
+            return Times(nanoseconds(dates, origin), "datetime", None, notice, EIGHT_DIGITS)
     return Times(when, "integer")
 
 
-def read_dates(text: pd.Series[str], origin: Origin) -> Times:
+def read_dates(text: pd.Series[str], origin: Origin, format: str | None, zone: str | None) -> Times:
     """Times that are text."""
     name = str(text.name)
     offsets = text.str.extract(OFFSET, expand=False)
-    zone = read_zone(offsets, origin, name)
-    found = candidates(text, zone is not None)
-    whole = [dates for dates in found if dates.notna().all()]
+    own = read_zone(offsets, origin, name, mixed=zone is not None)
+    named = own if own is None or zone is None else zone
+    found = candidates(text, own is not None, format)
+    whole = {form: dates for form, dates in found.items() if dates.notna().all()}
     if not whole:
-        best = min(found, key=lambda dates: int(dates.isna().sum()))
+        best = min(found.values(), key=lambda dates: int(dates.isna().sum()))
         at = int(best.isna().to_numpy().argmax())
         raise BadInput(f"{origin.cell(at, name)}: '{shown(text.iloc[at])}' is not a time; write it as 2010-01-31 23:00")
-    if any(not dates.equals(whole[0]) for dates in whole[1:]):
+    form, dates = next(iter(whole.items()))
+    if any(not other.equals(dates) for other in whole.values()):
         raise BadInput(
             f"{origin.cell(0, name)}: '{shown(text.iloc[0])}' can be day first or month first; write it as 2010-01-31 23:00"
         )
-    return Times(nanoseconds(whole[0], origin), "datetime", zone)
+    return Times(nanoseconds(dates, origin), "datetime", named, format=form if len(whole) == 1 else None)
 
 
-def candidates(text: pd.Series[str], aware: bool) -> list[pd.Series[Any]]:
-    """The readings of a text column as dates: ISO 8601, else the formats guessed from its first and middle rows.
+def candidates(text: pd.Series[str], aware: bool, format: str | None) -> dict[str, pd.Series[Any]]:
+    """The readings of a text column as dates, by format.
 
-    Words such as "now" and "today", which pandas would read, are none.
+    The one known already, if it reads all; else ISO 8601, if it reads all; else all these, and the formats guessed from
+    the first and the middle row. Words such as "now" and "today", which pandas would read, are none.
     """
     text = text.where(text.str.contains(r"\d"))
-    iso = pd.to_datetime(text, format="ISO8601", errors="coerce", utc=aware)
-    if iso.notna().all():
-        return [iso]
-    formats: list[str] = []
+    found: dict[str, pd.Series[Any]] = {}
+    for form in dict.fromkeys([format or ISO, ISO]):
+        found[form] = pd.to_datetime(text, format=form, errors="coerce", utc=aware)
+        if found[form].notna().all():
+            return {form: found[form]}
     for example, day_first in product(text.iloc[[0, len(text) // 2]].dropna(), (False, True)):
         bare, half = HALF_DAY.subn("", example)
         with warnings.catch_warnings():
@@ -123,23 +140,23 @@ def candidates(text: pd.Series[str], aware: bool) -> list[pd.Series[Any]]:
             guess = pd.tseries.api.guess_datetime_format(bare, dayfirst=day_first)
         if guess and half:
             guess = guess.replace("%H", "%I") + " %p"
-        if guess and guess not in formats and not YEAR_FIRST.match(guess):
-            formats.append(guess)
-    return [iso, *(pd.to_datetime(text, format=f, errors="coerce", utc=aware) for f in formats)]
+        if guess and guess not in found and not YEAR_FIRST.match(guess):
+            found[guess] = pd.to_datetime(text, format=guess, errors="coerce", utc=aware)
+    return found
 
 
-def read_zone(offsets: pd.Series[Any], origin: Origin, name: str) -> str | None:
-    """The one time zone that all times carry, None if none does."""
+def read_zone(offsets: pd.Series[Any], origin: Origin, name: str, mixed: bool) -> str | None:
+    """The one time zone that all times carry, None if none does; `mixed`: the first of several."""
     codes, zones = pd.factorize(offsets)
     if (codes == -1).all():
         return None
-    other = codes != codes[0]
+    other = (codes == -1) != (codes[0] == -1) if mixed else codes != codes[0]
     if other.any():
         at = int(other.argmax())
         first, second = ("no zone" if code == -1 else zones[code] for code in (codes[0], codes[at]))
         raise BadInput(
             f"{origin.cell(at, name)}: time zones are mixed ({first} in {origin.row(0)}, {second} here); "
-            "write all times in one zone, for instance UTC"
+            "write all times in one zone, for instance UTC, or name the zone that is meant (tz, --tz)"
         )
     zone = str(zones[0])
     return "UTC" if zone in ("Z", "UTC", "GMT") else zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
@@ -166,7 +183,22 @@ def zone_name(zone: Any) -> str:
 
 
 def wall_clock(when: NDArray[np.int64], zone: str) -> NDArray[np.int64]:
-    """What the clocks of a zone show at times in UTC, both in nanoseconds."""
+    """What the clocks of a zone show at times in UTC, both in nanoseconds.
+
+    A moment at which the clocks are put forward shows two times. Where the earlier one is the time of day of most rows,
+    it is taken: midnights stay midnights, also where the clocks skip one.
+    """
+    local, before = clocks_at(when, zone), clocks_at(when - 1, zone) + 1
+    forward = before < local
+    if forward.any():
+        of_day, counts = np.unique(local % DAY, return_counts=True)
+        usual = of_day[counts.argmax()]
+        return np.where(forward & (local % DAY != usual) & (before % DAY == usual), before, local)
+    return local
+
+
+def clocks_at(when: NDArray[np.int64], zone: str) -> NDArray[np.int64]:
+    """What the clocks of a zone show, as numbers alone."""
     local = pd.DatetimeIndex(when.view("datetime64[ns]")).tz_localize("UTC").tz_convert(zone).tz_localize(None)
     return np.asarray(local.to_numpy("datetime64[ns]").astype(np.int64))
 

@@ -49,6 +49,7 @@ def columns_of(schema: Schema) -> Columns:
         schema.series,
         (*schema.numeric, *schema.categorical),
         schema.categorical,
+        tz=schema.grid.zone if schema.grid.local else None,
     )
 
 
@@ -68,6 +69,7 @@ def read_columns(data: Source, columns: Columns | Schema, *, minimum: int = 1, s
         series=columns.series,
         covariates=columns.covariates,
         categorical=columns.categorical,
+        tz=columns.tz,
         minimum=minimum,
         strict=strict,
     )

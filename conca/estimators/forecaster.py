@@ -170,8 +170,8 @@ class Forecaster:
                 is written; of a training that is interrupted, what `resume` needs is kept beside `out`.
         """
         held = HoldOut(self.config.horizon, test_fraction, windows, step)
-        if out is not None and not resume:
-            check_free(Path(out), force)
+        if out is not None:
+            check_free(Path(out), force, resume)
         columns = Columns(target, time, series, covariates, categorical, known, tz)
         panel = read_columns(data, columns, minimum=held.minimum, strict=strict)
         check_names(panel.schema, self.config.columns)

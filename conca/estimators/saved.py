@@ -81,10 +81,10 @@ def check_schema(schema: Schema, saved: dict[str, Any]) -> None:
     damaged((schema.grid.kind == "row") == (schema.time is None), "schema.time and schema.grid.kind do not fit")
 
 
-def check_format(format: object) -> None:
+def check_format(format: Any) -> None:
     """Raise BadInput unless times can be read in this format."""
+    damaged(format is None or isinstance(format, str), f"schema.format is {format!r}")
     try:
-        damaged(format is None or isinstance(format, str), f"schema.format is {format!r}")
         pd.to_datetime(["1"], format=format or "ISO8601", errors="coerce")
     except (TypeError, ValueError):
         raise BadInput(f"the run is damaged: schema.format is {format!r}") from None

@@ -23,7 +23,7 @@ from conca.train.seeds import seeded
 from conca.types import BadInput
 
 if TYPE_CHECKING:
-    from conca.train.fit import Trained
+    from conca.train.course import Trained
 
 __all__ = ["Learnt", "learn"]
 
@@ -92,6 +92,7 @@ def learn(
         checks = [batch for batch in checks if not bool(np.isnan(batch.future.numpy()).all())]
     steps = int(np.clip(PASSES * sum(train) / (length * config.batch_size), *STEPS))
     recipe = recipe_of(config, after.recipe.steps if after else steps, after.trained.steps if after else None)
+    folder.mkdir(exist_ok=True)
     trained = trainer()(network, pieces, checks, recipe, folder, progress=progress, resume=resume)
     if after is None:
         calibrate(network, checks)

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from conca.data.panel import Panel, Series
-from conca.models.run import new_folder
+from conca.models.run import UNFINISHED, new_folder, write_whole
 from conca.types import BadInput
 
 __all__ = ["stamp", "workplace"]
 
-STAMP = "unfinished.json"
 FREE = ("max_minutes",)
 """Options that may change from one part of a training to the next."""
 
@@ -50,12 +49,20 @@ def workplace(out: str | Path | None, force: bool, resume: bool, needed: dict[st
             shutil.rmtree(temporary, ignore_errors=True)
         return
     with new_folder(Path(out), force, resume) as folder:
-        path = folder / STAMP
+        path = folder / UNFINISHED
         if path.exists():
-            compare(json.loads(path.read_text(encoding="utf-8")), needed, Path(out))
-        path.write_text(json.dumps(needed), encoding="utf-8")
+            compare(read_stamp(path), needed, Path(out))
+        write_whole(path, json.dumps(needed).encode())
         yield folder
-        path.unlink()
+
+
+def read_stamp(path: Path) -> dict[str, Any]:
+    """The stamp in a training that was stopped; an empty one if it is damaged."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        found = {}
+    return {"options": found.get("options", {}), "data": found.get("data")} if isinstance(found, dict) else {}
 
 
 def compare(found: dict[str, Any], needed: dict[str, Any], out: Path) -> None:

@@ -1,7 +1,10 @@
 """A forecaster's network: a causal stack reads a series, and at every row says the quantiles of the steps ahead.
 
     h_t, state = stack(W x_t + sum of embeddings, state)
-    q_t = anchor_t + head(norm(h_t))                quantiles outward from the middle one by softplus: they never cross
+    q_t = anchor_t + head(norm(h_t)) + ahead(norm(h_t), z_t+1 ... z_t+H)
+
+z is what is known in advance of the steps ahead, if anything; quantiles go outward from the middle one by softplus, so that they
+never cross.
 
 Several members of one form, trained from different beginnings, are averaged (Lakshminarayanan et al., Simple and Scalable
 Predictive Uncertainty Estimation using Deep Ensembles, 2017). Loss: Koenker and Bassett, Regression Quantiles, 1978.
@@ -39,6 +42,7 @@ class NetworkConfig:
     bends, means, scales   per target, how normalised values become values of the target (`ForecastNetwork.straighten`)
     members     networks that are averaged
     dropout     on what a block adds
+    known       numbers that are known in advance of each step ahead
     """
 
     layers: str
@@ -52,6 +56,7 @@ class NetworkConfig:
     scales: tuple[float, ...]
     members: int = 1
     dropout: float = 0.0
+    known: int = 0
 
     @property
     def middle(self) -> int:
@@ -77,6 +82,23 @@ class NetworkConfig:
             raise BadInput(f"network: the key '{lost[0]}' is missing") from None
 
 
+class Ahead(nn.Module):
+    """What is known in advance of a step, read in the light of the past: W silu(A h_t + B z_{t+k}), the same for every step k."""
+
+    def __init__(self, width: int, known: int, outputs: int) -> None:
+        super().__init__()
+        self.past = nn.Linear(width, width)
+        self.step = nn.Linear(known, width, bias=False)
+        self.out = nn.Linear(width, outputs)
+        nn.init.normal_(self.out.weight, std=0.1 * width**-0.5)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, h: Tensor, known: Tensor) -> Tensor:
+        """What it adds (..., H, outputs): h (..., D), known (..., H, number known)."""
+        found: Tensor = self.out(F.silu(self.past(h)[..., None, :] + self.step(known)))
+        return found
+
+
 class Tower(nn.Module):
     """One member: rows to hidden rows, and these to quantiles."""
 
@@ -88,11 +110,13 @@ class Tower(nn.Module):
         self.embeddings = nn.ModuleList(nn.Embedding(n, width, padding_idx=0) for n in config.categories)
         self.stack = pattern(config.layers, width, dropout=config.dropout)
         self.norm = nn.RMSNorm(width, eps=1e-6)
-        self.head = nn.Linear(width, config.horizon * len(config.bends) * len(config.levels))
+        each = len(config.bends) * len(config.levels)
+        self.head = nn.Linear(width, config.horizon * each)
         for embedding in self.embeddings:
             nn.init.normal_(cast(nn.Embedding, embedding).weight[1:], std=0.1)
         nn.init.normal_(self.head.weight, std=0.1 * width**-0.5)
         nn.init.zeros_(self.head.bias)
+        self.ahead = Ahead(width, config.known, each) if config.known else None
 
     def forward(
         self,
@@ -110,10 +134,17 @@ class Tower(nn.Module):
         h, state = self.stack(x, state, lengths=lengths, elapsed=elapsed if self.stack.timed else None)
         return self.norm(h), state
 
-    def quantiles(self, h: Tensor, anchor: Tensor) -> Tensor:
-        """Normalised quantiles (..., H, K, Q), outward from the middle one: h (..., D), anchor (..., H or 1, K)."""
+    def quantiles(self, h: Tensor, anchor: Tensor, known: Tensor | None = None) -> Tensor:
+        """Normalised quantiles (..., H, K, Q), outward from the middle one.
+
+        h (..., D), anchor (..., H or 1, K), and, if the network wants them, known (..., H, number known).
+        """
         config, middle = self.config, self.config.middle
         raw = self.head(h).reshape(*h.shape[:-1], config.horizon, len(config.bends), len(config.levels))
+        if self.ahead is not None:
+            if known is None:
+                raise ValueError(f"the network wants {config.known} known numbers of every step ahead")
+            raw = raw + self.ahead(h, known).reshape(raw.shape)
         below = -F.softplus(raw[..., :middle]).flip(-1).cumsum(-1).flip(-1)
         above = F.softplus(raw[..., middle + 1 :]).cumsum(-1)
         centre = anchor[..., None] + raw[..., middle : middle + 1]
@@ -169,13 +200,13 @@ class ForecastNetwork(nn.Module):
         ]
         return torch.stack([h for h, _ in results]), tuple(own for _, own in results)
 
-    def members(self, h: Tensor, anchor: Tensor) -> Tensor:
+    def members(self, h: Tensor, anchor: Tensor, known: Tensor | None = None) -> Tensor:
         """Normalised quantiles of every member: h (members, ..., D), anchor (..., H or 1, K) give (members, ..., H, K, Q)."""
-        return torch.stack([cast(Tower, tower).quantiles(own, anchor) for tower, own in zip(self.towers, h)])
+        return torch.stack([cast(Tower, tower).quantiles(own, anchor, known) for tower, own in zip(self.towers, h)])
 
-    def normalised(self, h: Tensor, anchor: Tensor) -> Tensor:
+    def normalised(self, h: Tensor, anchor: Tensor, known: Tensor | None = None) -> Tensor:
         """Normalised quantiles (..., H, K, Q): the mean of the members, with the calibrated spread."""
-        q = self.members(h, anchor).mean(0)
+        q = self.members(h, anchor, known).mean(0)
         centre = q[..., self.middle : self.middle + 1]
         return (centre + self.spread * (q - centre)).sort(-1).values
 
@@ -201,12 +232,14 @@ class ForecastNetwork(nn.Module):
         safe = torch.where(bend > 0, bend, 1.0)
         return (torch.where(bend > 0, torch.asinh(v * safe) / safe, v) - mean) / scale
 
-    def forward(self, h: Tensor, anchor: Tensor) -> Tensor:
+    def forward(self, h: Tensor, anchor: Tensor, known: Tensor | None = None) -> Tensor:
         """Quantiles of the scaled target, increasing: h (members, ..., D), anchor (..., H or 1, K) give (..., H, K, Q).
+
+        known (..., H, number known) is what is known in advance of the steps ahead.
 
         Targets that are bent are never negative, nor are their forecasts.
         """
-        q = self.straighten(self.normalised(h, anchor))
+        q = self.straighten(self.normalised(h, anchor, known))
         return torch.where(self.shape(q)[0] > 0, q.clamp(min=0), q)
 
 

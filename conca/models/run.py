@@ -9,19 +9,22 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 from zlib import crc32
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from conca.models.lock import holder, locked
 from conca.types import BadInput, nearest
 
 __all__ = [
+    "CHECKPOINT",
     "FORMAT",
+    "UNFINISHED",
     "check_free",
     "check_keys",
     "load_tensors",
@@ -30,18 +33,41 @@ __all__ = [
     "read_tensors",
     "write_config",
     "write_tensors",
+    "write_whole",
 ]
 
 FORMAT = 1
 """Version of the format of run folders; a program reads its own and older ones."""
 CONFIG, MODEL, LATEST = "config.json", "model.safetensors", "latest.safetensors"
-CONTENTS = {CONFIG, MODEL, LATEST, "metrics.csv", "scores.csv", "report.html", "checkpoints", "logs"}
+UNFINISHED = "unfinished.json"
+"""What a run is to become, while it is made; gone when it is whole."""
+CHECKPOINT = Path("checkpoints", "last.ckpt")
+"""Where a training, inside its folder, keeps what it can be taken up from."""
+TABLES = {"metrics.csv", "scores.csv", "refit_scores.csv", "target_scores.csv"}
+ARRAYS = {MODEL, LATEST, "simple.safetensors", "evaluation.safetensors"}
+CONTENTS = {CONFIG, UNFINISHED, "report.html", "checkpoints", "logs", "refit", *TABLES, *ARRAYS}
 """What a run folder may hold; a folder with anything else is never replaced."""
 
 
-def check_free(folder: Path, force: bool = False) -> None:
-    """Raise BadInput if a run cannot be written at `folder`: it exists (and is not to be replaced), or its parent does not."""
+def check_free(folder: Path, force: bool = False, resume: bool = False) -> None:
+    """Raise BadInput if a run cannot be written at `folder`.
+
+    It exists (and is not to be replaced: `force`), or its parent does not, or another process is writing it, or an unfinished
+    training of it lies there (which is neither to be taken up, `resume`, nor to be dropped, `force`).
+    """
+    check_place(folder, force, resume)
+    process = holder(lock_of(folder))
+    if process is not None:
+        raise BadInput(busy(folder, process))
+    if not force and not resume and unfinished(folder):
+        raise BadInput(again(folder))
+
+
+def check_place(folder: Path, force: bool, resume: bool = False) -> None:
+    """Raise BadInput if there is something at `folder` that is not to be replaced, or nothing can be written beside it."""
     if folder.exists() or folder.is_symlink():
+        if not force and resume and (folder / CONFIG).is_file():
+            raise BadInput(f"{folder}: is finished, there is nothing to resume; train anew with force (--force)")
         if not force:
             raise BadInput(f"{folder}: exists; name another folder, or allow to replace it (force, --force)")
         check_replaceable(folder)
@@ -52,6 +78,18 @@ def check_free(folder: Path, force: bool = False) -> None:
         raise BadInput(f"{folder}: {parent} is not a directory; name another folder")
     if not os.access(parent, os.W_OK):
         raise BadInput(f"{folder}: no permission to write in {parent}; name another folder")
+
+
+def again(folder: Path) -> str:
+    """The line that says that a training of that name was broken off."""
+    line = f"{folder}: an unfinished training of it was found"
+    return f"{line}; continue with resume (--resume), or begin anew with force (--force)"
+
+
+def busy(folder: Path, process: int | None) -> str:
+    """The line that says who else is writing a run."""
+    who = f" (process {process})" if process else ""
+    return f"{folder}: another training{who} is writing it; wait for it, or name another folder"
 
 
 def check_replaceable(folder: Path) -> None:
@@ -74,63 +112,110 @@ def check_replaceable(folder: Path) -> None:
 
 
 @contextmanager
-def new_folder(folder: Path, force: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `folder` that takes its name when the block ends well, and else disappears.
+def new_folder(folder: Path, force: bool = False, resume: bool = False) -> Iterator[Path]:
+    """A temporary folder beside `folder` that takes its name when the block ends well; nobody else can have it meanwhile.
 
-    With `force` an older run of that name is replaced at the end. What a process left behind that was killed while it wrote
-    to the same name is removed. Raises BadInput as `check_free` does.
+    If the block fails, the folder stays where it holds a complete checkpoint, to be found again with `resume`; otherwise, and
+    on BadInput in a training that was new, it disappears. With `force` an older run of that name is replaced at the end, and
+    an unfinished training is dropped at the beginning.
+
+    Raises:
+        BadInput: as `check_free` does, and if another process or thread is writing the same run.
     """
-    check_free(folder, force)
-    folder = folder.absolute()
+    shown, folder = folder, folder.absolute()
     made = [parent for parent in folder.parents if not parent.exists()]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    remove_left_behind(folder)
-    prefix = f".{folder.name}.{host()}-{os.getpid()}."
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=prefix, suffix=".part"))
     try:
-        yield temporary
-        temporary.chmod(0o777 & ~umask())
-        check_free(folder, force)
-        if folder.exists():
-            old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=prefix, suffix=".old"))
-            os.replace(folder, old / folder.name)
-            os.replace(temporary, folder)
-            shutil.rmtree(old)
-        else:
-            os.replace(temporary, folder)
+        check_place(shown, force, resume)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(lock_of(folder)) as ours:
+            if not ours:
+                raise BadInput(busy(shown, holder(lock_of(folder))))
+            with _written(shown, force, resume) as temporary:
+                yield temporary
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
         for parent in made:
             if parent.exists() and not any(parent.iterdir()):
                 parent.rmdir()
         raise
 
 
+@contextmanager
+def _written(folder: Path, force: bool, resume: bool) -> Iterator[Path]:
+    """What `new_folder` does for whoever holds the lock."""
+    check_place(folder, force, resume)
+    if not force and not resume and unfinished(folder):
+        raise BadInput(again(folder))
+    folder = folder.absolute()
+    found = _taken_up(folder) if resume else None
+    remove_left_behind(folder, but=found)
+    temporary = found or Path(tempfile.mkdtemp(dir=folder.parent, prefix=prefix_of(folder), suffix=".part"))
+    try:
+        yield temporary
+        temporary.chmod(0o777 & ~umask())
+        check_place(folder, force)
+        if folder.exists():
+            old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=prefix_of(folder), suffix=".old"))
+            os.replace(folder, old / folder.name)
+            os.replace(temporary, folder)
+            shutil.rmtree(old)
+        else:
+            os.replace(temporary, folder)
+        (folder / UNFINISHED).unlink(missing_ok=True)
+    except BaseException as error:
+        ill = isinstance(error, BadInput) and found is None
+        if ill or not (temporary / CHECKPOINT).is_file():
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def lock_of(folder: Path) -> Path:
+    """The file that whoever writes a run holds."""
+    return folder.absolute().with_name(f".{folder.name}.lock")
+
+
+def prefix_of(folder: Path) -> str:
+    """How the temporary folders of this process begin."""
+    return f".{folder.name}.{host()}-{os.getpid()}."
+
+
 def host() -> str:
-    """This machine, in eight letters: process numbers of others say nothing here."""
+    """This machine, in eight letters: the locks of others may say nothing here."""
     return f"{crc32(socket.gethostname().encode()):08x}"
 
 
-def remove_left_behind(folder: Path) -> None:
-    """Remove temporary folders beside `folder` whose process is gone; not an old run that has no successor yet."""
-    form = re.compile(rf"\.{re.escape(folder.name)}\.{host()}-(\d+)\.\w+\.(part|old)")
-    for path in folder.parent.iterdir():
-        match = form.fullmatch(path.name)
-        if match and not alive(int(match[1])) and (match[2] == "part" or folder.exists()):
+def temporaries(folder: Path, kind: str, machine: str) -> list[Path]:
+    """Temporary folders beside `folder` made for it, of a kind ("part", "old") and a machine (a pattern)."""
+    form = re.compile(rf"\.{re.escape(folder.name)}\.{machine}-\d+\.\w+\.{kind}")
+    return [path for path in folder.parent.iterdir() if form.fullmatch(path.name)] if folder.parent.is_dir() else []
+
+
+def unfinished(folder: Path) -> list[Path]:
+    """Folders of trainings that can be taken up, of any machine, the newest last."""
+    found = {path: path / CHECKPOINT for path in temporaries(folder.absolute(), "part", r"\w{8}")}
+    return sorted((p for p, c in found.items() if c.is_file()), key=lambda path: found[path].stat().st_mtime)
+
+
+def _taken_up(folder: Path) -> Path | None:
+    """The newest unfinished training, renamed to be this process's; None if there is none."""
+    for path in reversed(unfinished(folder)):
+        own = folder.with_name(f"{prefix_of(folder)}{path.name.split('.')[-2]}.part")
+        with suppress(
+            FileNotFoundError
+        ):  # on another machine that shares the disk but not its locks, somebody was faster
+            os.rename(path, own)
+            return own
+    return None
+
+
+def remove_left_behind(folder: Path, but: Path | None) -> None:
+    """Remove temporary folders that this machine left beside `folder`; not an old run that has no successor yet.
+
+    Whoever holds the lock may do so: nobody else is writing.
+    """
+    kinds = ("part", "old") if folder.exists() else ("part",)
+    for path in (path for kind in kinds for path in temporaries(folder, kind, host())):
+        if path != but:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def alive(process: int) -> bool:
-    """Whether there is such a process on this machine; where that cannot be asked, there is."""
-    if os.name != "posix":
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def umask() -> int:
@@ -140,10 +225,25 @@ def umask() -> int:
     return mask
 
 
+def write_whole(path: Path, data: bytes | memoryview) -> None:
+    """A file with this content, on the disk when this returns; until then what stood there stays. OSError names the file."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 def write_config(folder: Path, kind: str, parts: dict[str, Any]) -> None:
     """Write config.json: the format, the kind of run, and its parts (plain lists, strings and numbers)."""
     text = json.dumps({"format": FORMAT, "kind": kind, **parts}, indent=1, allow_nan=False)
-    (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
+    write_whole(folder / CONFIG, (text + "\n").encode())
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -185,8 +285,7 @@ def check_keys(path: Path, config: dict[str, Any], known: tuple[str, ...]) -> No
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write tensors as safetensors."""
-    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, path)
-    path.chmod(0o666 & ~umask())
+    write_whole(path, save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

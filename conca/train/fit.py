@@ -5,30 +5,32 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
+from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, WeightAveraging
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from torch import Tensor
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader
 
 from conca.models.forecast import ForecastNetwork
+from conca.models.run import CHECKPOINT
+from conca.train.checkpoint import read_checkpoint
+from conca.train.course import Course, Trained
+from conca.train.keeper import Keeper
 from conca.train.learner import ForecastLearner
-from conca.train.pieces import Batch, Checks, Pieces, Steps
+from conca.train.pieces import Batch, Checks, Pieces
 from conca.train.progress import Bar
 from conca.train.quiet import quiet
+from conca.train.ranks import rank, world
 from conca.train.recipe import Recipe
 from conca.train.seeds import seeded
+from conca.train.shares import Shares
 from conca.types import BadInput
 
-__all__ = ["train_forecast"]
-
-AVERAGE = 0.99
-"""Decay of the running average of the weights, once it has seen many steps."""
+__all__ = ["Trained", "train_forecast"]
 
 
 def train_forecast(
@@ -39,66 +41,99 @@ def train_forecast(
     folder: Path,
     *,
     progress: bool = True,
-) -> None:
+    resume: bool = False,
+) -> Trained:
     """Train a network in place; what it ends with are the averaged weights of the epoch that validated best.
 
     Args:
         network: on the CPU, before and after.
         pieces: what is learnt from.
-        validation: windows to stop by; without any, the training runs to its end.
+        validation: windows to stop by; without any, the training runs to its end and the last weights are kept.
         recipe: how.
         folder: an existing folder; metrics.csv, logs/ and checkpoints/ are written in it, and nothing elsewhere.
         progress: show a bar on stderr.
+        resume: go on from the checkpoint in the folder, if there is one; the weights that come out are those of a training
+            that was never interrupted, bit for bit on the same number of threads.
 
     Raises:
-        BadInput: if Lightning refuses the devices or the precision, or the loss stops being a number.
+        BadInput: if Lightning refuses the devices or the precision, the loss stops being a number, or the checkpoint is
+            damaged or of another training.
         KeyboardInterrupt: when the user stops the training.
+        OSError: if a file cannot be written.
     """
-    steps = Steps(recipe.steps)
-    loader = DataLoader(pieces, batch_size=None, sampler=steps)
-    checks: DataLoader[Batch] | None = None
-    if validation:
-        checks = DataLoader(Checks(validation), batch_size=None)
+    saved = read_checkpoint(folder / CHECKPOINT) if resume and (folder / CHECKPOINT).exists() else None
+    return learnt(network, pieces, validation, recipe, folder, progress, saved)
+
+
+def learnt(
+    network: ForecastNetwork,
+    pieces: Pieces,
+    validation: Sequence[Batch],
+    recipe: Recipe,
+    folder: Path | None,
+    progress: bool,
+    saved: dict[str, Any] | None,
+) -> Trained:
+    """What `train_forecast` does in each process; those without a folder write nothing."""
+    course = Course(recipe) if saved is None else taken_up(saved, recipe, network)
     with seeded(recipe.seed), quiet():
-        best = ModelCheckpoint(
-            dirpath=folder / "checkpoints",
-            filename="best",
-            monitor="val/loss" if validation else None,
-            save_last=True,
-            enable_version_counter=False,
-        )
-        accelerator, devices = chosen(recipe.devices)
-        if recipe.precision.startswith("16") and accelerator == "cpu":
-            raise BadInput(f"precision '{recipe.precision}' needs a GPU; on a CPU say 32-true or bf16-mixed")
-        try:
-            trainer = Trainer(
-                accelerator=accelerator,
-                devices=devices,
-                precision=recipe.precision,  # type: ignore[arg-type]
-                max_epochs=recipe.epochs,
-                max_time=None if recipe.max_minutes is None else timedelta(minutes=recipe.max_minutes),
-                gradient_clip_val=1.0,
-                logger=[CSVLogger(folder, name="", version=""), TensorBoardLogger(folder, name="", version="logs")],
-                callbacks=callbacks(recipe, best, bool(validation), progress),
-                enable_progress_bar=progress,
-                enable_model_summary=False,
-                num_sanity_val_steps=0,
-                log_every_n_steps=recipe.steps,
-                default_root_dir=folder,
-            )
-        except (MisconfigurationException, TypeError, ValueError) as error:
-            line = " ".join(str(error).split())
-            raise BadInput(f"devices '{recipe.devices}', precision '{recipe.precision}': {line}") from None
-        learner = ForecastLearner(network, recipe)
-        with interruptible(trainer):
-            trainer.fit(learner, loader, checks)
-        network.to("cpu", torch.float32)
-        if best.best_model_path:
-            kept = torch.load(best.best_model_path, map_location="cpu", weights_only=True)
-            learner.load_state_dict(kept["state_dict"])
+        if not course.ended:
+            keeper = Keeper(course, folder, saved)
+            trainer = trainer_of(recipe, [keeper, *([Bar(course)] if progress else [])])
+            learner = ForecastLearner(network, course)
+            shares = Shares(pieces, course, len(network.towers), len(network.config.levels))
+            own = validation[rank() :: world()]
+            checks = DataLoader(Checks(own), batch_size=None) if own else None
+            with interruptible(trainer):
+                trainer.fit(learner, shares, checks)
+            network.to("cpu", torch.float32)
+            network.load_state_dict(learner.averaged[0].module.state_dict() if course.best is None else course.best)
+        elif course.best is not None:
+            network.load_state_dict(course.best)
+        elif saved is not None:
+            network.load_state_dict({k.removeprefix("module."): v for k, v in saved["averaged"].items() if "." in k})
     if not all(bool(torch.isfinite(p).all()) for p in network.parameters()):
         raise BadInput(f"the training diverged with lr {recipe.lr:g}; give a smaller one")
     network.eval()
+    return course.trained
+
+
+def taken_up(saved: dict[str, Any], recipe: Recipe, network: ForecastNetwork) -> Course:
+    """The course of a training that goes on. Raises BadInput if it is another one."""
+    try:
+        course, own = Course.from_dict(saved["course"], recipe), network.state_dict()
+        if {name: tensor.shape for name, tensor in saved["network"].items()} != {n: t.shape for n, t in own.items()}:
+            raise ValueError("it is of another network")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        line = f"the checkpoint does not fit: {error}"
+        raise BadInput(f"{line}; resume with the same options, or begin anew with force (--force)") from None
+    return course
+
+
+def trainer_of(recipe: Recipe, callbacks: list[Callback]) -> Trainer:
+    """Lightning's trainer on one device; what several processes add up, `conca.train.ranks` adds up. Raises BadInput."""
+    accelerator, devices = chosen(recipe.devices)
+    if recipe.precision.startswith("16") and accelerator == "cpu":
+        raise BadInput(f"precision '{recipe.precision}' needs a GPU; on a CPU say 32-true or bf16-mixed")
+    try:
+        return Trainer(
+            accelerator=accelerator,
+            devices=devices,
+            precision=recipe.precision,  # type: ignore[arg-type]
+            max_epochs=-1,
+            gradient_clip_val=1.0,
+            logger=False,
+            callbacks=callbacks,
+            plugins=[LightningEnvironment()],
+            enable_checkpointing=False,
+            enable_progress_bar=any(isinstance(callback, Bar) for callback in callbacks),
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+        )
+    except (MisconfigurationException, TypeError, ValueError) as error:
+        line = " ".join(str(error).split())
+        raise BadInput(f"devices '{recipe.devices}', precision '{recipe.precision}': {line}") from None
 
 
 def chosen(devices: str) -> tuple[str, str | list[int]]:
@@ -117,24 +152,10 @@ def interruptible(trainer: Trainer) -> Iterator[None]:
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
+    except SIGTERMException:
+        raise SystemExit(128 + signal.SIGTERM) from None
     except SystemExit:
         if not trainer.interrupted:
             raise
         signal.signal(signal.SIGINT, handler)
         raise KeyboardInterrupt from None
-
-
-def callbacks(recipe: Recipe, best: ModelCheckpoint, stops: bool, progress: bool) -> list[Callback]:
-    """What happens beside the steps."""
-    found: list[Callback] = [WeightAveraging(avg_fn=average), best]
-    if stops:
-        found.append(EarlyStopping("val/loss", patience=recipe.patience, check_finite=True))
-    if progress:
-        found.append(Bar())
-    return found
-
-
-def average(kept: Tensor, new: Tensor, count: Tensor | int) -> Tensor:
-    """A running mean that forgets: the first steps weigh less and less."""
-    decay = min(AVERAGE, (int(count) + 1) / (int(count) + 10))
-    return torch.lerp(new.to(kept.dtype), kept, decay) if kept.is_floating_point() else new

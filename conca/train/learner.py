@@ -8,13 +8,18 @@ from typing import Any, cast
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel
 
+from conca.layers.states import tree_map
 from conca.models.forecast import ForecastNetwork, Tower, pinball
+from conca.train.course import Course
 from conca.train.groups import param_groups
 from conca.train.pieces import Batch
-from conca.train.recipe import Recipe
+from conca.train.ranks import rank, reduce_, summed, world
+from conca.train.shares import Share, slices
+from conca.types import State
 
 __all__ = ["ForecastLearner"]
 
@@ -22,61 +27,106 @@ __all__ = ["ForecastLearner"]
 class ForecastLearner(LightningModule):
     """The pinball loss of every member at every row of the pieces; AdamW with warm-up and cosine.
 
-    Logs train/loss for every epoch; val/loss (pinball) and val/mae (of the middle quantile, in the unit of the targets).
+    loss       of the last step
+    rate       learning rate of the last step
+    stops      whether some process wants to stop
+    averaged   the averaged weights
     """
 
     levels: Tensor
 
-    def __init__(self, network: ForecastNetwork, recipe: Recipe) -> None:
+    def __init__(self, network: ForecastNetwork, course: Course) -> None:
         super().__init__()
-        self.network, self.recipe = network, recipe
+        self.network, self.recipe, self.course = network, course.recipe, course
         self.register_buffer("levels", torch.tensor(network.config.levels, dtype=torch.float32), persistent=False)
+        self.averaged: list[AveragedModel] = []  # in a list, it is no part of this module
         self.counted: list[Tensor] = []
+        self.loss, self.rate, self.stops, self.cut = torch.zeros(()), 0.0, False, False
 
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Dropout is a function of the seed and the step."""
-        torch.manual_seed(hash((self.recipe.seed, self.global_step)) % 2**63)
+    def on_train_batch_start(self, batch: Share, batch_idx: int) -> None:
+        """Dropout is a function of the seed, the step and the process."""
+        key = (self.recipe.seed, self.course.step)
+        torch.manual_seed(hash(key if rank() == 0 else (*key, rank())) % 2**63)
+        self.rate = max(group["lr"] for group in self.trainer.optimizers[0].param_groups)
 
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """The whole batch, its numbers in the precision of the parameters."""
-        return batch.to(device, next(self.network.parameters()).dtype)
+        dtype = next(self.network.parameters()).dtype
+        if isinstance(batch, Share):
+            return batch._replace(parts=tuple(part.to(device, dtype) for part in batch.parts))
+        return batch.to(device, dtype)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Mean pinball loss over rows, steps, targets and quantiles; each member has pieces of its own."""
-        network = self.network
-        members = len(network.towers)
-        shares = [batch.share(member, members) for member in range(members)]
-        totals, counts = zip(*(self.share(cast(Tower, tower), own) for tower, own in zip(network.towers, shares)))
-        loss = torch.stack(totals).sum() / torch.stack(counts).sum().clamp(min=1)
-        rate = max(group["lr"] for group in self.trainer.optimizers[0].param_groups)
-        self.log("lr", rate, on_step=False, on_epoch=True, batch_size=1)
-        self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.inputs))
+    def training_step(self, batch: Share, batch_idx: int) -> Tensor:
+        """Mean pinball loss over rows, steps, targets and quantiles; each member has pieces of its own.
+
+        Where gradients are truncated, those of all slices but the last are made here, so that one slice alone is in memory.
+        """
+        states: list[Any] = [None] * len(batch.parts)
+        cuts = list(slices(batch.parts, self.recipe.truncate))
+        count: Tensor | int | None = batch.values
+        if count is None and len(cuts) > 1:
+            count = sum(int((~torch.isnan(part.future)).sum()) for part in batch.parts) * self.levels.numel()
+        whole = torch.zeros((), device=self.device)
+        for place, parts in enumerate(cuts):
+            totals, counts, states = self.run_slice(parts, states)
+            divisor = torch.stack(counts).sum().clamp(min=1) if count is None else max(int(count), 1)
+            loss = torch.stack(totals).sum() / divisor
+            whole = whole + loss.detach()
+            if place + 1 < len(cuts):
+                self.cut = True
+                with torch.autocast(self.device.type, enabled=False):
+                    self.trainer.strategy.backward(loss, None)
+                self.cut = False
+        self.loss = whole
         return loss
 
-    def share(self, tower: Tower, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Sum and number of the losses of one member on its own pieces."""
-        h, _ = tower(batch.inputs, batch.codes, lengths=batch.lengths, elapsed=batch.elapsed)
-        quantiles = tower.quantiles(h[:, batch.rows], batch.anchor)
-        return pinball(batch.future, self.network.straighten(quantiles), self.levels)
+    def run_slice(self, parts: tuple[Batch, ...], states: list[Any]) -> tuple[list[Tensor], list[Tensor], list[Any]]:
+        """Sums and numbers of the losses of all members on a slice of their own pieces, and the states after it."""
+        totals, counts, after = [], [], []
+        for tower, own, state in zip(self.network.towers, parts, states):
+            h, state = cast(Tower, tower)(own.inputs, own.codes, state, lengths=own.lengths, elapsed=own.elapsed)
+            quantiles = cast(Tower, tower).quantiles(h[:, own.rows], own.anchor, own.known)
+            total, count = pinball(own.future, self.network.straighten(quantiles), self.levels)
+            totals.append(total)
+            counts.append(count)
+            after.append(tree_map(Tensor.detach, cast(State, state)) if self.recipe.truncate else None)
+        return totals, counts, after
+
+    def on_after_backward(self) -> None:
+        """Where several processes train: gradients and loss are added up."""
+        if world() > 1 and not self.cut:
+            gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
+            self.loss, self.stops = reduce_(gradients, self.loss, self.course.late)
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
+        """Nothing: this comes after the gradients of the first slices; they are cleared after the step."""
+
+    def on_train_batch_end(self, outputs: Any, batch: Share, batch_idx: int) -> None:
+        """Forget the gradients."""
+        self.network.zero_grad(set_to_none=True)
 
     def on_validation_epoch_start(self) -> None:
         """Begin to count."""
         self.counted = []
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Count the errors of a batch of windows."""
-        network = self.network
+        """Count the errors of the averaged weights on a batch of windows."""
+        network = cast(ForecastNetwork, self.averaged[0].module)
         h, _ = network.read(batch.inputs, batch.codes, lengths=batch.lengths, elapsed=batch.elapsed)
-        quantiles = network(h[:, :, batch.rows], batch.anchor)
+        quantiles = network(h[:, :, batch.rows], batch.anchor, batch.known)
         total, count = pinball(batch.future, quantiles, self.levels)
         error = (batch.future - quantiles[..., network.middle]).abs() * batch.unit[:, None, None]
         self.counted.append(torch.stack([total, count, error.nansum()]).double())
 
-    def on_validation_epoch_end(self) -> None:
-        """Log the means over all windows."""
-        total, count, error = torch.stack(self.counted).sum(0)
-        self.log("val/loss", (total / count).float())
-        self.log("val/mae", (error * self.levels.numel() / count).float())
+    def measured(self) -> dict[str, float]:
+        """val/loss (pinball) and val/mae (of the middle quantile, in the unit of the targets) over all windows.
+
+        Those that other processes counted are among them; nothing if there are none.
+        """
+        none = torch.zeros(3, dtype=torch.float64, device=self.device)
+        total, count, error = summed(torch.stack(self.counted or [none]).sum(0)).tolist()
+        self.counted = []
+        return {"val/loss": total / count, "val/mae": error * self.levels.numel() / count} if count else {}
 
     def configure_optimizers(self) -> Any:
         """AdamW; the rate rises over the first twentieth of the steps and falls along a cosine to a twentieth."""

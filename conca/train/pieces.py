@@ -31,6 +31,7 @@ class Batch(NamedTuple):
     lengths  (B,) rows of each piece, None if all have T
     elapsed  (B, T), None where rows are regular
     unit     (B, K) of the targets
+    known    (B, R, H, G) what is known in advance of the steps ahead, None if there is no such thing
     """
 
     inputs: Tensor
@@ -41,6 +42,7 @@ class Batch(NamedTuple):
     lengths: Tensor | None
     elapsed: Tensor | None
     unit: Tensor
+    known: Tensor | None = None
 
     def share(self, part: int, parts: int) -> Batch:
         """One of as many parts of equal size."""
@@ -75,8 +77,13 @@ class Shelf:
             for name in ("inputs", "codes", "anchor", "target")
         )
         self.unit = torch.from_numpy(np.stack([one.unit for one in encoded]).astype(np.float32))
-        times = [one.elapsed for one in encoded if one.elapsed is not None]
-        self.elapsed = torch.from_numpy(np.concatenate(times)) if times else None
+        self.elapsed, self.known = (
+            torch.from_numpy(np.concatenate(found)) if found else None
+            for found in (
+                [one.elapsed for one in encoded if one.elapsed is not None],
+                [one.known[: len(one)] for one in encoded if one.known is not None],
+            )
+        )
 
     def gather(self, windows: Windows, horizon: int, offset: int = 0) -> Batch:
         """A batch. Where windows, horizon and targets are large, only every so many rows are forecast from."""
@@ -89,15 +96,18 @@ class Shelf:
         first = self.offsets[windows.series] + windows.begin
         place = torch.from_numpy(first[:, None] + np.where(inside, every, 0))
         padding = None if inside.all() else torch.from_numpy(~inside)
+        chosen = rows if stride > 1 else slice(None)
+        ahead = self.ahead(windows, longest, horizon)
         return Batch(
             inputs=self.take(self.inputs, place, padding),
             codes=self.take(self.codes, place, padding),
             rows=torch.from_numpy(rows),
             anchor=self.take(self.anchor, place[:, rows], None if padding is None else padding[:, rows]),
-            future=self.future(windows, longest, horizon)[:, rows if stride > 1 else slice(None)],
+            future=self.future(windows, longest, horizon, ahead)[:, chosen],
             lengths=None if padding is None else torch.from_numpy(lengths),
             elapsed=None if self.elapsed is None else self.take(self.elapsed, place, padding, 1),
             unit=self.unit[torch.from_numpy(windows.series)],
+            known=None if self.known is None else self.view(self.known, ahead, horizon, 0)[:, chosen],
         )
 
     def take(self, values: Tensor, place: Tensor, padding: Tensor | None, fill: float = 0) -> Tensor:
@@ -107,14 +117,22 @@ class Shelf:
             found[padding] = fill
         return found
 
-    def future(self, windows: Windows, longest: int, horizon: int) -> Tensor:
-        """The targets (B, T, H, K) of the steps ahead of every row, NaN where not counted; views of (B, T + H, K)."""
-        ahead = windows.begin[:, None] + np.arange(longest + horizon)
+    def ahead(self, windows: Windows, longest: int, horizon: int) -> tuple[Tensor, Tensor]:
+        """Places (B, T + H) of all rows and those beyond them, and which are not counted."""
+        rows = windows.begin[:, None] + np.arange(longest + horizon)
         reach = np.minimum(windows.reach, windows.end + horizon)
-        counted = (windows.score[:, None] <= ahead) & (ahead < reach[:, None])
-        place = self.offsets[windows.series][:, None] + np.where(counted, ahead, windows.begin[:, None])
-        targets = self.take(self.target, torch.from_numpy(place), torch.from_numpy(~counted), np.nan)
-        found = targets[:, 1:].unfold(1, horizon, 1).transpose(2, 3)
+        counted = (windows.score[:, None] <= rows) & (rows < reach[:, None])
+        place = self.offsets[windows.series][:, None] + np.where(counted, rows, windows.begin[:, None])
+        return torch.from_numpy(place), torch.from_numpy(~counted)
+
+    def view(self, values: Tensor, ahead: tuple[Tensor, Tensor], horizon: int, fill: float) -> Tensor:
+        """Values (B, T, H, ...) at the steps ahead of every row, `fill` where not counted; views of (B, T + H, ...)."""
+        found = self.take(values, *ahead, fill)[:, 1:].unfold(1, horizon, 1)
+        return found.transpose(2, 3)
+
+    def future(self, windows: Windows, longest: int, horizon: int, ahead: tuple[Tensor, Tensor]) -> Tensor:
+        """The targets (B, T, H, K) of the steps ahead of every row, NaN where not counted."""
+        found = self.view(self.target, ahead, horizon, np.nan)
         beyond = np.arange(longest) >= (windows.end - windows.begin)[:, None]
         return found if not beyond.any() else torch.where(torch.from_numpy(beyond)[..., None, None], torch.nan, found)
 

@@ -10,14 +10,17 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from conca.train.course import Course
+
 __all__ = ["Bar"]
 
 
 class Bar(ProgressBar):
     """One bar over all epochs, or one line after each epoch where there is no terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self, course: Course) -> None:
         super().__init__()
+        self.course = course
         self.bar: Progress | None = None
         self.task = TaskID(0)
 
@@ -37,33 +40,35 @@ class Bar(ProgressBar):
             TimeRemainingColumn(),
         )
         self.bar = Progress(*columns, console=console, refresh_per_second=4)
-        steps = int(trainer.num_training_batches) * (trainer.max_epochs or 1)
-        self.task = self.bar.add_task(self.words(trainer), total=steps, completed=trainer.global_step)
+        course = self.course
+        self.task = self.bar.add_task(self.words(), total=course.recipe.last, completed=course.step)
         self.bar.start()
 
-    def words(self, trainer: Trainer) -> str:
+    def words(self) -> str:
         """Epoch, loss and validation error."""
-        values = trainer.callback_metrics
+        rows, recipe = self.course.history, self.course.recipe
+        values = rows[-1] if rows else {}
         names = (("train/loss", "loss"), ("val/loss", "val"), ("val/mae", "val MAE"))
         parts = [f"{word} {float(values[name]):.4g}" for name, word in names if name in values]
-        return "  ".join([f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}", *parts])
+        epochs = -(-recipe.last // recipe.steps)
+        return "  ".join([f"epoch {min(max(len(rows), 1), epochs)}/{epochs}", *parts])
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """One step further."""
         if self.bar is not None:
-            self.bar.update(self.task, completed=trainer.global_step)
+            self.bar.update(self.task, completed=self.course.step)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say how the epoch went."""
         if self.bar is not None:
-            self.bar.update(self.task, description=self.words(trainer))
+            self.bar.update(self.task, description=self.words())
         else:
-            print(f"conca: {self.words(trainer)}", file=sys.stderr, flush=True)
+            print(f"conca: {self.words()}", file=sys.stderr, flush=True)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the bar full; a training that stopped early has nothing left either."""
         if self.bar is not None:
-            self.bar.update(self.task, total=max(trainer.global_step, 1), completed=trainer.global_step)
+            self.bar.update(self.task, total=max(self.course.step, 1), completed=self.course.step)
         self.stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

@@ -14,10 +14,12 @@ class Recipe:
     lr, weight_decay   highest rate and decay of AdamW
     epochs, steps      at most so many epochs of so many steps
     patience           stop after so many epochs without a better one
-    max_minutes        stop after so many minutes
+    max_minutes        stop after so many minutes, those before an interruption counted
     seed               of dropout (and of batches and first weights)
-    devices            auto, cpu, cuda, cuda:1
+    devices            auto, cpu, cuda, cuda:1; more than one as 2, cpu:2, cuda:0,1
     precision          as Lightning spells it
+    truncate           rows after which gradients are cut, the state going on; None: never
+    stop               end after exactly so many steps of the schedule; None: at its end
     """
 
     lr: float
@@ -29,3 +31,11 @@ class Recipe:
     seed: int
     devices: str
     precision: str
+    truncate: int | None = None
+    stop: int | None = None
+
+    @property
+    def last(self) -> int:
+        """The number of steps after which the training has ended in any case."""
+        whole = self.epochs * self.steps
+        return whole if self.stop is None else min(whole, self.stop)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -121,10 +122,12 @@ def test_a_series_with_an_infinite_name(value, kind):
 
 
 def test_things_that_are_no_tables():
-    foreign = type("DataFrame", (), {"__module__": "polars.dataframe.frame", "to_pandas": None})()
+    foreign = type("DataFrame", (), {"__module__": "modin.pandas.dataframe", "to_pandas": None})()
     for source, words in (
-        (pa.table({"y": [1.0]}), "pyarrow.Table"),
-        (foreign, "polars.DataFrame"),
+        (pa.chunked_array([[1.0]]), "pyarrow.ChunkedArray"),
+        (pl.Series("y", [1.0]), "polars.Series"),
+        (pl.LazyFrame({"y": [1.0]}), "polars.LazyFrame"),
+        (foreign, "modin.DataFrame"),
         (np.zeros((3, 1)), "numpy.ndarray"),
         (pd.Series([1.0], name="y"), "pandas.Series"),
         ({"y": [1, 2]}, "dict"),
@@ -134,8 +137,13 @@ def test_things_that_are_no_tables():
         (None, "NoneType"),
     ):
         refuse(source, words, "give a pandas data frame or a path")
-    with pytest.raises(BadInput, match=r"polars.DataFrame .*\.to_pandas\(\)"):
-        read_table(foreign)
+    for source, method in (
+        (foreign, "to_pandas"),
+        (pl.LazyFrame({"y": [1.0]}), "collect"),
+        (pl.Series([1.0]), "to_frame"),
+    ):
+        with pytest.raises(BadInput, match=rf"\(\.{method}\(\) makes one\)"):
+            read_table(source)
 
 
 def test_names_that_are_not_text():

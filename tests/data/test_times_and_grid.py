@@ -68,6 +68,16 @@ def test_days_across_the_change_of_the_clocks():
     assert restore(again.series[0].times, panel.schema.grid).tolist() == list(autumn["t"])
 
 
+def test_midnights_that_the_clocks_skip():
+    days = pd.date_range("2017-09-01", periods=60)
+    times = days.tz_localize("America/Sao_Paulo", nonexistent="shift_forward")
+    assert (times.hour == 1).sum() == 1
+    grid, series = grid_of(times)
+    assert (grid.describe(), grid.wall, len(series)) == ("1 d", True, 60)
+    np.testing.assert_array_equal(series.times, days.to_numpy())
+    assert restore(series.times, grid).tolist() == list(times)
+
+
 def test_hours_across_the_change_of_the_clocks():
     times = pd.date_range("2020-10-24", periods=72, freq="h", tz="Europe/Rome")
     grid, series = grid_of(times)
@@ -180,6 +190,53 @@ def test_day_or_month_first_is_told_by_the_dates_themselves(first):
     days = pd.date_range("2010-01-01", periods=31)
     _, series = grid_of(days.strftime(["%d/%m/%Y", "%m/%d/%Y"][first]))
     np.testing.assert_array_equal(series.times, days.to_numpy())
+
+
+WRITTEN = {
+    "%d/%m/%Y %H:%M": "%d/%m/%Y %H:%M",
+    "%m/%d/%Y %H:%M": "%m/%d/%Y %H:%M",
+    "%d.%m.%Y %H:%M:%S": "%d.%m.%Y %H:%M:%S",
+    "%m/%d/%Y %I:%M %p": "%m/%d/%Y %I:%M %p",
+    "%Y-%m-%d %H:%M": "ISO8601",
+    "%Y%m%d": "%Y%m%d",
+}
+
+
+@pytest.mark.parametrize(("written", "kept"), WRITTEN.items())
+def test_a_later_table_is_read_in_the_format_of_the_first(written, kept):
+    times = pd.date_range("2024-02-20 05:00", periods=60, freq="D" if written == "%Y%m%d" else "12h")
+    table = pd.DataFrame({"t": times.strftime(written), "y": 1.0})
+    if written == "%Y%m%d":
+        table["t"] = table["t"].astype(int)
+    schema = read_panel(table, target="y", time="t").schema
+    assert schema.format == kept
+    schema = type(schema).from_dict(schema.as_dict())
+    for day in ("2024-04-03", "2024-12-11", "2024-05-05"):
+        moment = pd.Timestamp(day) + pd.Timedelta("5h" if written != "%Y%m%d" else "0h")
+        row = pd.DataFrame({"t": [moment.strftime(written)], "y": 1.0})
+        assert read_panel(row, schema=schema).series[0].times[0] == moment.to_datetime64()
+    iso = pd.DataFrame({"t": ["2024-04-03 05:00", "2024-04-03 17:00"], "y": 1.0})
+    if written != "%Y%m%d":
+        assert read_panel(iso, schema=schema).series[0].times[0] == np.datetime64("2024-04-03T05:00")
+
+
+def test_a_format_that_could_be_another_is_not_kept():
+    schema = read_panel(pd.DataFrame({"t": ["01/01/2024", "02/02/2024"], "y": 1.0}), target="y", time="t").schema
+    assert schema.format is None
+    with pytest.raises(BadInput, match="day first or month first"):
+        read_panel(pd.DataFrame({"t": ["03/04/2024"], "y": 1.0}), schema=schema)
+
+
+def test_a_format_of_an_earlier_table_does_not_hide_what_cannot_be_read():
+    schema = read_panel(pd.DataFrame({"t": ["13/01/2024", "14/01/2024"], "y": 1.0}), target="y", time="t").schema
+    with pytest.raises(BadInput, match=r"row 1, column 't': '01/13/2024' is not a time"):
+        read_panel(pd.DataFrame({"t": ["12/01/2024", "01/13/2024", "14/01/2024"], "y": 1.0}), schema=schema)
+
+
+def test_numbers_that_were_numbers_do_not_become_dates():
+    schema = read_panel(pd.DataFrame({"t": [20240131, 20240132], "y": 1.0}), target="y", time="t").schema
+    assert read_panel(pd.DataFrame({"t": [20240131], "y": 1.0}), schema=schema).series[0].times.tolist() == [20240131]
+    assert schema.format is None
 
 
 @pytest.mark.parametrize(

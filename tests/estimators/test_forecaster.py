@@ -17,6 +17,8 @@ from conca.types import BadInput
 
 SMALL = {"horizon": 4, "d_model": 8, "layers": "lstm", "members": 1, "epochs": 1, "length": 32, "batch_size": 4}
 QUANTILES = ["q0.1", "q0.5", "q0.9"]
+TABLES = {"metrics.csv", "scores.csv", "target_scores.csv"}
+FILES = {"config.json", *TABLES, *(f"{name}.safetensors" for name in ("model", "latest", "simple", "evaluation"))}
 
 
 def table(rows=120):
@@ -41,7 +43,7 @@ def table(rows=120):
 def fit(frame=None, **options):
     known = set(ForecastConfig.__dataclass_fields__)
     model = {k: v for k, v in options.items() if k in known}
-    rest = {"target": ["load", "rain"], "time": "when", "series": "site"} | {
+    rest = {"target": ["load", "rain"], "time": "when", "series": "site", "refit": False} | {
         k: v for k, v in options.items() if k not in known
     }
     return Forecaster(**(SMALL | model)).fit(table() if frame is None else frame, progress=False, **rest)
@@ -150,8 +152,7 @@ def test_save_and_load_keep_every_bit(fitted, tmp_path):
     with pytest.raises(BadInput, match="exists"):
         fitted.save(tmp_path / "run")
     loaded.save(tmp_path / "run", force=True)
-    files = {"config.json", "model.safetensors", "latest.safetensors", "metrics.csv", "scores.csv"}
-    assert {path.name for path in (tmp_path / "run").iterdir()} == files
+    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
 
 
 def test_a_run_folder(tmp_path, monkeypatch):
@@ -159,16 +160,7 @@ def test_a_run_folder(tmp_path, monkeypatch):
     home.mkdir()
     monkeypatch.chdir(home)
     model = fit(out=tmp_path / "runs" / "a")
-    files = {
-        "config.json",
-        "model.safetensors",
-        "latest.safetensors",
-        "metrics.csv",
-        "scores.csv",
-        "checkpoints",
-        "logs",
-    }
-    assert {path.name for path in (tmp_path / "runs" / "a").iterdir()} == files
+    assert {path.name for path in (tmp_path / "runs" / "a").iterdir()} == FILES | {"checkpoints", "logs"}
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["a"]
     assert list(home.iterdir()) == []
     loaded = conca.load(tmp_path / "runs" / "a")

@@ -24,7 +24,7 @@ def table(rows=100):
 
 
 def weights(frame):
-    model = Forecaster(**SMALL).fit(frame, target="y", series="site", progress=False)
+    model = Forecaster(**SMALL).fit(frame, target="y", series="site", progress=False, refit=False)
     return model, model.network_.state_dict()
 
 

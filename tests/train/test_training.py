@@ -35,7 +35,7 @@ RECIPE = Recipe(
 
 def encoded(rows=200):
     wave = np.sin(np.arange(rows) / 3).astype(np.float32)[:, None]
-    return Encoded(wave, np.zeros((rows, 0), np.int64), wave, wave, None, np.zeros(1), np.ones(1))
+    return Encoded(wave, np.zeros((rows, 0), np.int64), wave[:, None], wave, None, np.zeros(1), np.ones(1))
 
 
 def network(layers="lstm", seed=0):

@@ -1,0 +1,116 @@
+"""Rows as they come, of one or many series: from a data frame, checked against what was fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from conca.data.columns import codes_in, numbers_in, shown
+from conca.data.encoding import named
+from conca.data.layout import fitted_rows
+from conca.data.panel import Key, Schema
+from conca.data.roles import check_columns
+from conca.data.rows import Sorted, read_keys
+from conca.data.table import Origin, Source, read_table
+from conca.data.times import read_times
+from conca.types import BadInput
+
+__all__ = ["Given", "Rows", "read_rows", "when_of"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Given: TypeAlias = "Mapping[str, Any] | pd.Series[Any] | Source"
+"""One row, as a mapping of columns or a pandas Series, or a table of them."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """N rows in the order in which they came; K targets, F numbers, C categories.
+
+    keys         of their series
+    when         (N,) times as integers (`conca.data.grid.ticks`); 0 where there is no time column
+    target       (N, K) NaN where missing
+    numeric      (N, F) NaN where missing
+    categorical  (N, C) codes, 0 where missing or unknown
+    clocks       times are what the clocks of the grid's zone show; which moments these are, the rows before them say
+    """
+
+    keys: Sequence[Key]
+    when: Integers
+    target: Floats
+    numeric: Floats
+    categorical: Integers
+    clocks: bool = False
+
+    def __len__(self) -> int:
+        return len(self.when)
+
+    def take(self, places: Integers) -> Rows:
+        """The rows at these places (n,)."""
+        keys = [self.keys[place] for place in places.tolist()]
+        target, numeric, categorical = self.target[places], self.numeric[places], self.categorical[places]
+        return Rows(keys, self.when[places], target, numeric, categorical, self.clocks)
+
+    def by_series(self) -> dict[tuple[str, ...], Integers]:
+        """The places of the rows of each series; its name is its key as text."""
+        if not len(self):
+            return {}
+        if not self.keys[0]:
+            return {(): np.arange(len(self))}
+        places: dict[tuple[str, ...], list[int]] = {}
+        for place, key in enumerate(self.keys):
+            places.setdefault(named(key), []).append(place)
+        return {name: np.array(found, dtype=np.int64) for name, found in places.items()}
+
+
+def read_rows(given: Given, schema: Schema) -> tuple[Rows, Origin]:
+    """The rows of a table, or one row, under the schema of a fitted run; other columns are ignored.
+
+    Raises BadInput, one line, for what cannot be read or lacks a column.
+    """
+    source: Any = given
+    if isinstance(given, pd.Series):
+        source = pd.DataFrame([given.to_dict()])
+    elif isinstance(given, Mapping):
+        for name, cell in given.items():
+            if isinstance(cell, (list, tuple, np.ndarray, pd.Series)):
+                raise BadInput(
+                    f"column '{shown(name)}': a row has one value in each column; give a frame for many rows"
+                )
+        source = pd.DataFrame([dict(given)])
+    table, origin = read_table(source, text=schema.series), Origin.of(source)
+    check_columns(table, origin, schema)
+    keys, codes = read_keys(table, origin, schema.series)
+    when, clocks = np.zeros(len(table), np.int64), False
+    if schema.time is not None:
+        when, clocks = when_of(table[schema.time], origin, schema)
+    target = np.stack([numbers_in(table[name], origin) for name in schema.target], axis=1)
+    numeric = np.empty((len(table), len(schema.numeric)))
+    for f, name in enumerate(schema.numeric):
+        numeric[:, f] = numbers_in(table[name], origin)
+    categorical = np.zeros((len(table), len(schema.categorical)), dtype=np.int64)
+    for c, name in enumerate(schema.categorical):
+        categorical[:, c], _ = codes_in(table[name], schema.levels[c])
+    return Rows([keys[code] for code in codes.tolist()], when, target, numeric, categorical, clocks), origin
+
+
+def when_of(column: pd.Series[Any], origin: Origin, schema: Schema) -> tuple[Integers, bool]:
+    """A column of times as integers (N,), as series hold them, and whether they are yet what the clocks of a zone show.
+
+    Raises BadInput for times that cannot be read, or are of another kind than the fitted ones.
+    """
+    grid = schema.grid
+    times = read_times(column, origin, schema.format, grid.zone, whole=grid.kind == "integer")
+    clocks = grid.local and times.kind == "datetime" and times.zone is None
+    order = np.arange(len(times.when), dtype=np.int64)
+    zone = grid.zone if clocks else times.zone
+    starts = np.ones(len(order), dtype=bool)
+    rows = Sorted(
+        origin, str(column.name), [()], order, times.when, starts, times.kind, zone, wall=clocks and grid.wall
+    )
+    return fitted_rows(rows, grid).when, clocks and not grid.wall

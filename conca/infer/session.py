@@ -1,0 +1,135 @@
+"""Streams in Python: rows are pushed, their forecasts come back, and what was read stays in a memory for each series."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pandas as pd
+
+from conca.infer.fitted import Fitted
+from conca.infer.kept import fingerprint, read_memories, write_memories
+from conca.infer.memory import Memories
+from conca.infer.rows import Given, read_rows
+from conca.infer.stepping import refuse_known, sift, step
+from conca.types import BadInput
+
+__all__ = ["Session", "push"]
+
+
+class HasFitted(Protocol):
+    """A fitted forecaster."""
+
+    @property
+    def fitted(self) -> Fitted:
+        """What was fitted."""
+        ...
+
+
+class Session:
+    """A stream of rows through a fitted forecaster, with one memory for each series.
+
+    >>> import numpy as np, pandas as pd, conca
+    >>> table = pd.DataFrame({"y": np.sin(np.arange(200) / 4)})
+    >>> model = conca.Forecaster(horizon=3, layers="s4d", d_model=8, epochs=1).fit(table, progress=False)
+    >>> stream = Session(model)
+    >>> stream.push({"y": 0.1}).step.tolist()
+    [1, 2, 3]
+    >>> before = stream.snapshot()
+    >>> one = stream.push(table.head(5))
+    >>> stream.restore(before)
+    >>> stream.push(table.head(5)).equals(one)
+    True
+
+    The numbers are those of `predict(rolling=True)` on the rows pushed so far. A memory does not grow: a network whose state
+    does reads the last rows alone, as `predict` does. Several streams may use one model at once, each in a thread of its own.
+
+    Args:
+        model: a fitted forecaster, or what it holds (`Fitted`).
+    """
+
+    def __init__(self, model: HasFitted | Fitted) -> None:
+        self.fitted = model if isinstance(model, Fitted) else model.fitted
+        refuse_known(self.fitted)
+        self.memories: Memories = {}
+        self._run: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.memories)
+
+    def push(self, rows: Given) -> pd.DataFrame:
+        """Read rows, and forecast from each of them.
+
+        Args:
+            rows: a mapping or a pandas Series of column and value, which is one row; or a table of rows of one or many series,
+                those of a series in the order of time. Rows that the grid has between two of them count as missing.
+
+        Returns:
+            For each row, in their order, what `predict(rolling=True)` gives: columns of series and time, `cutoff`, `step`,
+            `target_name`, the quantiles, and `y`, which is not known and NaN. Where rows are not evenly spaced, the steps
+            ahead are one nominal step apart.
+
+        Raises:
+            BadInput: one line, for rows that cannot be read, or do not follow those read before. Then none of them is read.
+        """
+        return push([self], [rows])[0]
+
+    def snapshot(self) -> Memories:
+        """What was read so far, a value: later pushes do not change it."""
+        return dict(self.memories)
+
+    def restore(self, saved: Memories) -> None:
+        """Go on from a snapshot of a stream through the same model."""
+        self.memories = dict(saved)
+
+    def size_in_bytes(self) -> int:
+        """Bytes of the states of all series."""
+        return sum(memory.size_in_bytes() for memory in self.memories.values())
+
+    def save(self, path: str | Path) -> None:
+        """Write what was read so far to a file, whole or not at all. Raises OSError if it cannot be written."""
+        write_memories(Path(path), self.memories, self.run)
+
+    def load(self, path: str | Path) -> None:
+        """Go on from a file that `save` wrote.
+
+        Raises:
+            BadInput: one line, for a file that is missing, damaged, or of another run. Then nothing changes.
+        """
+        self.memories = read_memories(Path(path), self.fitted, self.run)
+
+    @property
+    def run(self) -> str:
+        """What tells the fitted run from others: a hash of its weights and of how it reads tables."""
+        if self._run is None:
+            self._run = fingerprint(self.fitted)
+        return self._run
+
+
+def push(sessions: Sequence[Session], rows: Sequence[Given]) -> list[pd.DataFrame]:
+    """Push one row, or one table, to each of many streams through one model; the network reads all of them at once.
+
+    Returns and raises what `Session.push` does; if one row cannot be read, none is.
+    """
+    if not len(sessions) == len(rows):
+        raise ValueError(f"{len(sessions)} streams and {len(rows)} rows do not match")
+    if not sessions:
+        return []
+    fitted = sessions[0].fitted
+    if any(one.fitted is not fitted for one in sessions):
+        raise ValueError("streams that are stepped together must be through one model")
+    if len({id(one) for one in sessions}) < len(sessions):
+        raise ValueError("a stream is given twice; push its rows as one table")
+    schema, ready = fitted.schema, []
+    for given, session in zip(rows, sessions):
+        some, origin = read_rows(given, schema)
+        sifted = sift(fitted, session.memories, some)
+        if sifted.faults:
+            place, fault = min(sifted.faults)
+            raise BadInput(f"{origin.cell(place, str(schema.time))}: {fault}")
+        ready.append(sifted.rows)
+    after, found = step(fitted, [session.memories for session in sessions], ready)
+    for session, memories in zip(sessions, after):
+        session.memories = memories
+    return [one.frame(schema, fitted.columns) for one in found]

@@ -1,0 +1,83 @@
+"""How the training went: its losses epoch by epoch, and the epoch whose weights were kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from conca.report.drawing import COLOURS, SOFT, canvas, key, label, svg_of, whole_steps
+from conca.report.page import Chapter, Picture
+from conca.report.words import number
+
+__all__ = ["Curves", "chapter", "curves"]
+
+Floats = NDArray[np.float64]
+
+TITLE = "Training"
+READING = (
+    "Training loss is measured on the pieces that the network learns from, with dropout, and validation loss on rows that it does "
+    "not learn from, so the second may well be the lower one. Training should stop near the lowest point of the validation loss; "
+    "where that was still falling at the end, more epochs may help."
+)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Losses by epoch.
+
+    epochs      (E,) counted from 1
+    train       (E,) pinball loss, NaN where it was not logged
+    validation  (E,)
+    mae         (E,) validation error in the unit of the target
+    chosen      place of the epoch with the lowest validation loss, whose weights are kept; None without validation
+    """
+
+    epochs: NDArray[np.int64]
+    train: Floats
+    validation: Floats
+    mae: Floats
+    chosen: int | None
+
+
+def curves(history: pd.DataFrame) -> Curves:
+    """What a history, as `Forecaster.history_` has it, says about the losses."""
+
+    def column(name: str) -> Floats:
+        absent = np.full(len(history), np.nan)
+        return history[name].to_numpy(np.float64) if name in history else absent
+
+    epochs = column("epoch")
+    counted = np.where(np.isnan(epochs), np.arange(len(history)), epochs).astype(np.int64) + 1
+    validation = column("val/loss")
+    chosen = None if np.isnan(validation).all() else int(np.nanargmin(validation))
+    return Curves(counted, column("train/loss"), validation, column("val/mae"), chosen)
+
+
+def chapter(history: pd.DataFrame) -> Chapter:
+    """The losses, drawn."""
+    found = curves(history)
+    if not len(found.epochs) or (np.isnan(found.train).all() and found.chosen is None):
+        return Chapter(TITLE, ("This run keeps no record of its training.",))
+    return Chapter(TITLE, (READING, picture(found)))
+
+
+def picture(found: Curves) -> Picture:
+    """Both losses over the epochs, the chosen one marked."""
+    figure, (axes,) = canvas()
+    for values, name, colour in ((found.train, "training", COLOURS[1]), (found.validation, "validation", COLOURS[0])):
+        if not np.isnan(values).all():
+            axes.plot(found.epochs, values, "o-", ms=3, lw=1.4, color=colour, label=name)
+    words = f"{len(found.epochs)} epochs; training loss ends at {number(found.train[-1])}."
+    if found.chosen is not None:
+        best = found.epochs[found.chosen]
+        axes.axvline(float(best), color=SOFT, lw=1.0, ls="--", label=f"kept: epoch {best}")
+        words += f" Kept: epoch {best}, with a validation loss of {number(found.validation[found.chosen])}"
+        mae = found.mae[found.chosen]
+        words += f" (MAE {number(mae)} in the unit of the target)." if np.isfinite(mae) else "."
+    label(axes, "epoch", "pinball loss")
+    whole_steps(axes)
+    key(axes, 3)
+    return Picture(svg_of(figure, "training"), f"Loss by epoch. {words}", words)

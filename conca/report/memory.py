@@ -1,0 +1,158 @@
+"""What the layers learned to remember: impulse responses, time scales and periods, read from their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from conca.data.grid import Grid
+from conca.infer.fitted import Fitted
+from conca.layers.lstm import LSTM
+from conca.layers.s4d import S4D
+from conca.ops.diagonal_bodies import powers
+from conca.report import response
+from conca.report.drawing import COLOURS, SOFT, canvas, key, label, logarithmic, svg_of
+from conca.report.page import Chapter, Picture, Table
+from conca.report.words import number, span
+
+__all__ = ["chapter", "forget_times", "kernel", "layers_of", "periods", "time_scales"]
+
+Floats = NDArray[np.float64]
+
+TITLE = "What it remembers"
+READING = (
+    "First measured, whatever the layers are: a series stands still at its mean, one past value is raised, and the median forecast "
+    "moves by a share of that. How slowly the lines fall with the distance says how long the network remembers."
+)
+SSM = (
+    "A state-space layer is many small memories side by side. Each answers an impulse by its kernel, K(t) = Re sum 2 C b a^t, and "
+    "forgets at a rate of its own: after one time scale, 1 / (-Re A dt) rows, e^-1 of what came in is left."
+)
+GATES = (
+    "An LSTM keeps a share f of each cell from row to row. What f is depends on the input; from the weights one can read it at rest "
+    "(input and output 0), where a cell loses all but e^-1 in -1 / ln f rows."
+)
+LAYERS, CHANNELS, TARGETS, LONGEST = 4, 4, 2, 1024
+
+
+def layers_of(stack: nn.Module, family: type[nn.Module]) -> list[tuple[str, Any]]:
+    """Layers of one family in a stack, with names such as "layer 2"."""
+    parts = getattr(stack, "parts", [stack])
+    return [
+        (f"layer {number}", module)
+        for number, part in enumerate(parts, 1)
+        for module in part.modules()
+        if isinstance(module, family)
+    ]
+
+
+def kernel(layer: S4D, channels: Sequence[int], rows: int) -> Floats:
+    """Impulse responses (channels, rows) of the state: 2 Re(C h_t) after a single input of 1; the direct path is not in it."""
+    with torch.no_grad():
+        a, b = (z[list(channels)].to(torch.complex128) for z in layer.discretised())
+        c = 2 * torch.view_as_complex(layer.c)[list(channels)].to(torch.complex128)
+        found: Tensor = ((c * b)[..., None] * powers(a, rows)).sum(1).real
+    return found.numpy()
+
+
+def time_scales(layer: S4D) -> Floats:
+    """Rows (D, N/2) after which e^-1 of an input is left in each mode: 1 / (-Re A dt)."""
+    with torch.no_grad():
+        return torch.exp(-layer.log_decay.double() - layer.log_dt.double()[:, None]).numpy()
+
+
+def periods(layer: S4D) -> Floats:
+    """Rows (D, N/2) of one turn of each mode, 2 pi / |Im A dt|; infinite where it does not turn."""
+    with torch.no_grad():
+        turn = (layer.frequency.double().abs() * layer.log_dt.double().exp()[:, None]).numpy()
+    found: Floats = np.divide(2 * np.pi, turn, out=np.full(turn.shape, np.inf), where=turn > 0)
+    return found
+
+
+def forget_times(layer: LSTM) -> Floats:
+    """Rows (D,) in which a cell at rest loses all but e^-1: -1 / ln f, f the forget gate for input and output 0."""
+    core: Any = layer.core
+    width = layer.d_model
+    if not core.bias:
+        return np.full(width, 1 / np.log(2))
+    with torch.no_grad():
+        bias = (core.bias_ih_l0 + core.bias_hh_l0)[width : 2 * width].double()
+        return np.asarray((-1 / torch.nn.functional.logsigmoid(bias)).numpy())
+
+
+def chapter(fitted: Fitted) -> Chapter:
+    """The measured response of the whole network, and what the weights of the first member say."""
+    grid, tower = fitted.schema.grid, fitted.network.towers[0]
+    parts: list[str | Picture | Table] = [READING]
+    for target, name in enumerate(fitted.schema.target[:TARGETS]):
+        parts.append(response.picture(response.response(fitted, target), name, grid, f"response-{target}"))
+    assert isinstance(tower.stack, nn.Module)
+    if spaces := layers_of(tower.stack, S4D):
+        parts += [SSM, *(impulses(layer, name, grid) for name, layer in spaces[:LAYERS])]
+        scales = [(name, time_scales(layer).ravel()) for name, layer in spaces]
+        turns = [(name, periods(layer).ravel()) for name, layer in spaces]
+        parts += [spread(scales, "time scale", grid), spread(turns, "period", grid), table(scales, turns, grid)]
+    if gates := layers_of(tower.stack, LSTM):
+        times = [(name, forget_times(layer)) for name, layer in gates]
+        parts += [GATES, spread(times, "time of a cell", grid), table(times, None, grid)]
+    if not spaces and not gates:
+        parts.append("The layers of this network have no time scales that could be read from their weights.")
+    return Chapter(TITLE, parts)
+
+
+def impulses(layer: S4D, name: str, grid: Grid) -> Picture:
+    """Kernels of a few channels, from the slowest to the fastest, each divided by its largest value."""
+    scales = np.median(time_scales(layer), axis=1)
+    order = np.argsort(-scales)
+    chosen = [int(order[i]) for i in np.unique(np.linspace(0, len(order) - 1, CHANNELS).astype(int))]
+    figure, panels = canvas(len(chosen), 1.3)
+    for axes, colour, channel in zip(panels, COLOURS, chosen):
+        rows = int(np.clip(3 * scales[channel], 16, LONGEST))
+        line = kernel(layer, [channel], rows)[0]
+        axes.axhline(0, color=SOFT, lw=0.6)
+        axes.plot(np.arange(rows), line, color=colour, lw=0.9)
+        label(axes, "", "", f"median time scale {span(scales[channel], grid)}")
+    label(panels[-1], "rows since the impulse", "", panels[-1].get_title(loc="left"))
+    slow, fast = (span(scales[chosen[i]], grid) for i in (0, -1))
+    words = f"{name}, impulse responses of {len(chosen)} of {len(order)} channels, each over three of its median time scales "
+    words += f"(at most {LONGEST:,} rows): {slow} in the slowest, {fast} in the fastest."
+    return Picture(
+        svg_of(figure, f"kernel-{name.replace(' ', '-')}"), f"Impulse responses. {words}", words[0].upper() + words[1:]
+    )
+
+
+def spread(found: Sequence[tuple[str, Floats]], what: str, grid: Grid) -> Picture:
+    """How the time scales or periods of the layers are spread, on a logarithmic axis."""
+    every = np.concatenate([values[np.isfinite(values)] for _, values in found])
+    low, high = (every.min(), every.max()) if every.size else (1.0, 1.0)
+    edges = np.geomspace(low * 0.98, high * 1.02, 31)
+    figure, (axes,) = canvas(height=2.3)
+    for place, (name, values) in enumerate(found[: len(COLOURS)]):
+        finite = values[np.isfinite(values)]
+        colour = COLOURS[place % len(COLOURS)]
+        axes.hist(finite, bins=edges.tolist(), histtype="step", lw=1.4, color=colour, label=name)
+    logarithmic(axes)
+    label(axes, f"{what} in rows", "how many")
+    key(axes, 4)
+    middle = float(np.median(every)) if every.size else float("nan")
+    words = f"{what[0].upper()}{what[1:]}s: from {span(low, grid)} to {span(high, grid)}, half of them beyond {span(middle, grid)}."
+    if what == "period":
+        words += " A period of less than 2 rows cannot be told from a longer one."
+    return Picture(svg_of(figure, what.replace(" ", "-")), f"Distribution. {words}", words)
+
+
+def table(scales: Sequence[tuple[str, Floats]], turns: Sequence[tuple[str, Floats]] | None, grid: Grid) -> Table:
+    """Quantiles of time scales by layer, in rows and in the user's unit, and the median period."""
+    rows = []
+    for place, (name, values) in enumerate(scales):
+        points = np.quantile(values, (0.1, 0.5, 0.9))
+        row = [name, *(number(p, 3) for p in points), *(span(p, grid) for p in points if grid.seconds)]
+        rows.append(row + ([span(float(np.median(turns[place][1])), grid)] if turns else []))
+    marks = ("10% below", "50%", "90%")
+    headings = ["layer", *(f"{m} (rows)" for m in marks), *(marks if grid.seconds else [])]
+    return Table(headings + (["median period"] if turns else []), rows)

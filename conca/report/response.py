@@ -1,0 +1,149 @@
+"""What a network remembers, measured: how much of a bump in the past is still in the forecast; it works for every family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conca.data.encoding import Encoded, Encoding
+from conca.data.grid import FIRST, Grid, untick
+from conca.data.panel import Series
+from conca.infer.fitted import Fitted
+from conca.infer.forecast import forecast
+from conca.report.drawing import COLOURS, SOFT, canvas, key, label, logarithmic, svg_of
+from conca.report.page import Picture, short
+from conca.report.words import number, percent, span
+
+__all__ = ["Response", "picture", "reach", "response"]
+
+Floats = NDArray[np.float64]
+
+ROWS, LAGS = 384, 48
+"""Rows of the series that is bumped, at most, and how many places of it are tried."""
+FAINT = 0.05
+
+
+@dataclass(frozen=True)
+class Response:
+    """How the median forecast moves when one past value of the same target is higher.
+
+    lags   (L,) rows from the bump to the first step ahead: 1 is the last known row
+    steps  (S,) steps ahead, counted from 1
+    value  (S, L) change of the forecast as a share of the bump
+    bump   its height in the unit of the target
+    """
+
+    lags: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    value: Floats
+    bump: float
+
+
+def response(fitted: Fitted, target: int = 0) -> Response:
+    """Forecast a series that stands still, then once more for each place with one value raised by one deviation.
+
+    The series stands at the mean of the first fitted one, its covariates at theirs, and ends where that one ended.
+    """
+    encoding, horizon = fitted.encoding, fitted.network.config.horizon
+    still = standing(fitted)
+    rows = len(still)
+    lags = np.unique(np.geomspace(1, max(rows - 1, 1), LAGS).round().astype(np.int64))
+    bump = encoding.own[0].scale[target]
+    encoded = [encoding.encode(fitted.schema, still)]
+    encoded += [raised(encoding, fitted, still, rows - int(lag), target, bump) for lag in lags]
+    cutoffs = [np.array([rows - 1])] * len(encoded)
+    found = np.concatenate(forecast(fitted.network, encoded, cutoffs, context=fitted.context))
+    median = found[:, :, target, fitted.network.middle]
+    steps = np.unique([1, (horizon + 1) // 2, horizon])
+    return Response(lags, steps, (median[1:] - median[0])[:, steps - 1].T / bump, bump)
+
+
+def raised(encoding: Encoding, fitted: Fitted, still: Series, row: int, target: int, bump: float) -> Encoded:
+    """The series with one value higher, encoded."""
+    values = still.target.copy()
+    values[row, target] += bump
+    changed = Series(still.key, still.times, values, still.numeric, still.categorical, still.given)
+    return encoding.encode(fitted.schema, changed)
+
+
+def standing(fitted: Fitted) -> Series:
+    """A series at the means of the first fitted one, up to where that one ended."""
+    schema, encoding = fitted.schema, fitted.encoding
+    times = times_until(fitted.ends.times[0], min(fitted.context, ROWS), schema.grid)
+    rows = len(times)
+    target = encoding.own[0].inverse(unbent(encoding.scaler.mean, encoding.bends))
+    numeric = unbent(encoding.covariates.mean, encoding.covariate_bends)
+    return Series(
+        key=fitted.ends.keys[0],
+        times=times,
+        target=np.tile(target, (rows, 1)),
+        numeric=np.tile(numeric, (rows, 1)),
+        categorical=np.zeros((rows, len(schema.categorical)), np.int64),
+        given=np.ones(rows, bool),
+    )
+
+
+def unbent(values: tuple[float, ...], bends: tuple[float, ...]) -> Floats:
+    """The inverse of `conca.data.encoding.bend` for one row."""
+    v, b = np.asarray(values, dtype=np.float64), np.asarray(bends, dtype=np.float64)
+    bent = b > 0
+    return np.asarray(np.where(bent, np.sinh(np.where(bent, v * b, 0.0)) / np.where(bent, b, 1.0), v))
+
+
+def times_until(last: int, rows: int, grid: Grid) -> NDArray[np.int64]:
+    """At most so many times of a grid, up to `last`, dates not before 1678; of months, their first days."""
+    if grid.months:
+        month = np.array([last]).view("datetime64[ns]").astype("datetime64[M]").astype(np.int64)
+        months = month - grid.months * np.arange(rows)[::-1]
+        when = months[months >= (1678 - 1970) * 12].astype("datetime64[M]").astype("datetime64[ns]").astype(np.int64)
+    else:
+        when = last - grid.step * np.arange(rows)[::-1]
+        when = when[when >= FIRST] if grid.kind == "datetime" else when
+    return untick(when, grid.kind)
+
+
+def reach(found: Response) -> int:
+    """The longest of the tried lags whose response is a twentieth of the largest one before the last known row, 0 if none is.
+
+    The last known row is left out: the forecast starts from it, whatever the network remembers.
+    """
+    size = np.abs(found.value[:, found.lags > 1])
+    alive = (size > FAINT * size.max(initial=0.0)).any(0)
+    return int(found.lags[found.lags > 1][alive].max(initial=0))
+
+
+def picture(found: Response, target: str, grid: Grid, name: str) -> Picture:
+    """The response by lag, and once more without the last known row."""
+    panels = 2 if len(found.lags) > 2 else 1
+    figure, every = canvas(panels, 2.1)
+    for axes, first in zip(every, (1, 2)):
+        axes.axhline(0, color=SOFT, lw=0.8)
+        shown = found.lags >= first
+        for colour, step, line in zip(COLOURS, found.steps, found.value):
+            axes.plot(found.lags[shown], line[shown], color=colour, lw=1.3, marker=".", ms=3, label=f"step {step}")
+        logarithmic(axes)
+    label(every[0], "", "share of the bump")
+    label(every[-1], "rows before the first step ahead", "share of the bump")
+    key(every[0], 3)
+    if panels > 1:
+        label(every[1], every[1].get_xlabel(), "share of the bump", "without the last known row")
+    ends = ", ".join(f"{percent(line[0])} of it in step {step}" for step, line in zip(found.steps, found.value))
+    words = f"{short(target)}: a value that is higher by {number(found.bump, 3)} in the last known row puts {ends}. "
+    words += farther(found, grid)
+    return Picture(svg_of(figure, name), f"Response of the forecast to a bump. {words}", words)
+
+
+def farther(found: Response, grid: Grid) -> str:
+    """What rows before the last one do, in words."""
+    early = found.lags > 1
+    if not early.any() or not np.abs(found.value[:, early]).max() > 0:
+        return "Rows before it do nothing."
+    step, lag = np.unravel_index(np.abs(found.value[:, early]).argmax(), found.value[:, early].shape)
+    top, far = found.value[:, early][step, lag], reach(found)
+    words = f"Of the rows before it, the one {found.lags[early][lag]} back does most: {percent(float(top), 1)} of the bump in step "
+    rows = f"{far} rows" + (f" ({span(far, grid)})" if grid.seconds else "")
+    if far == found.lags[-1]:
+        return f"{words}{found.steps[step]}; {rows} back, as far as was tried, more than a twentieth of that is left."
+    return f"{words}{found.steps[step]}; beyond {rows} less than a twentieth of that is left."

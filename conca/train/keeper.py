@@ -1,0 +1,142 @@
+"""What is kept while a forecaster learns: the average of its weights, the history, and checkpoints to go on from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
+
+from conca.models.run import CHECKPOINT
+from conca.train.checkpoint import write_checkpoint
+from conca.train.course import Course
+from conca.train.learner import ForecastLearner
+from conca.types import BadInput
+
+__all__ = ["Keeper"]
+
+AVERAGE = 0.99
+"""Decay of the running average of the weights, once it has seen many steps."""
+PAUSE = 1.0
+"""Seconds between two checkpoints inside an epoch, at least,"""
+SHARE = 200
+"""and so many times what writing one took."""
+
+
+class Keeper(Callback):
+    """Writes checkpoints/last.ckpt, metrics.csv and logs/ in a folder, after every epoch, and the first also inside them.
+
+    Args:
+        course: where the training begins; it is moved on in place.
+        folder: None on processes that write nothing.
+        saved: the checkpoint that the training is taken up from.
+    """
+
+    def __init__(self, course: Course, folder: Path | None, saved: dict[str, Any] | None) -> None:
+        self.course, self.folder, self.saved = course, folder, saved
+        self.board: TensorBoardLogger | None = None
+        self.sum = torch.zeros(())
+        self.written, self.took = time.monotonic(), 0.0
+        self.clock = 0.0
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Everything as it was when the checkpoint was written; the learner is on its device, in its precision."""
+        learner = cast(ForecastLearner, pl_module)
+        averaged = AveragedModel(learner.network, multi_avg_fn=average).requires_grad_(False)
+        learner.averaged = [averaged.eval()]
+        if self.saved is not None:
+            restore(self.saved, trainer, learner)
+            self.saved = None
+        self.sum = torch.tensor(self.course.total, dtype=torch.float64, device=learner.device)
+        self.clock = time.monotonic() - self.course.seconds
+        self.written = time.monotonic()
+        if self.folder is not None:
+            self.course.write(self.folder / "metrics.csv")
+            (self.folder / CHECKPOINT).parent.mkdir(exist_ok=True)
+            rows = self.course.history
+            purge = int(rows[-1]["step"]) + 1 if rows else None
+            self.board = TensorBoardLogger(self.folder, name="", version="logs", purge_step=purge)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Count the step, average, and write a checkpoint if the last one is old."""
+        learner, course = cast(ForecastLearner, pl_module), self.course
+        course.step += 1
+        self.sum += learner.loss
+        learner.averaged[0].update_parameters(learner.network)
+        now = time.monotonic()
+        course.seconds = now - self.clock
+        if learner.stops or course.late:
+            trainer.should_stop = True
+        elif course.inside and now - self.written > max(PAUSE, SHARE * self.took):
+            self.keep(trainer, learner)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Add a row to the history; keep the weights if they are the best."""
+        learner, course = cast(ForecastLearner, pl_module), self.course
+        course.total = float(self.sum)
+        self.sum.zero_()
+        if course.close(learner.rate, learner.measured()):
+            course.best = {name: tensor.clone() for name, tensor in learner.averaged[0].module.state_dict().items()}
+        trainer.should_stop = course.ended
+        self.keep(trainer, learner)
+        if self.folder is not None:
+            course.write(self.folder / "metrics.csv")
+            if self.board is not None:
+                row = {name: value for name, value in course.history[-1].items() if name != "step"}
+                self.board.log_metrics(row, course.step)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Close the log."""
+        if self.board is not None:
+            self.board.finalize("success")
+            self.board = None
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Close the log."""
+        self.teardown(trainer, pl_module, "fit")
+
+    def keep(self, trainer: Trainer, learner: ForecastLearner) -> None:
+        """Write a checkpoint."""
+        if self.folder is None:
+            return
+        begin = time.monotonic()
+        self.course.total = float(self.sum)
+        write_checkpoint(
+            self.folder / CHECKPOINT,
+            {
+                "course": self.course.as_dict(),
+                "network": learner.network.state_dict(),
+                "averaged": learner.averaged[0].state_dict(),
+                "optimizer": trainer.optimizers[0].state_dict(),
+                "scheduler": trainer.lr_scheduler_configs[0].scheduler.state_dict(),
+                "precision": trainer.precision_plugin.state_dict(),
+            },
+        )
+        self.written = time.monotonic()
+        self.took = self.written - begin
+
+
+def restore(saved: dict[str, Any], trainer: Trainer, learner: ForecastLearner) -> None:
+    """What `Keeper.keep` wrote. Raises BadInput if it belongs to another network."""
+    try:
+        learner.network.load_state_dict(saved["network"])
+        learner.averaged[0].load_state_dict(saved["averaged"])
+        trainer.optimizers[0].load_state_dict(saved["optimizer"])
+        trainer.lr_scheduler_configs[0].scheduler.load_state_dict(saved["scheduler"])
+        trainer.precision_plugin.load_state_dict(saved["precision"])
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
+        raise BadInput(
+            "the checkpoint belongs to another network; begin the training anew with force (--force)"
+        ) from None
+
+
+def average(kept: Sequence[Tensor], new: Sequence[Tensor], count: Tensor | int) -> None:
+    """A running mean that forgets: the first steps weigh less and less."""
+    decay = min(AVERAGE, (int(count) + 1) / (int(count) + 10))
+    torch._foreach_lerp_(list(kept), list(new), 1 - decay)

@@ -1,0 +1,48 @@
+"""The processes that train together: which of them this one is, and what they add up."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["first", "rank", "reduce_", "summed", "world"]
+
+
+def rank() -> int:
+    """The number of this process among those that train together; 0 where it is alone."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    return int(os.environ.get("RANK", 0)) if dist.is_available() and dist.is_torchelastic_launched() else 0
+
+
+def world() -> int:
+    """How many processes train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def first() -> bool:
+    """Whether this process is the one that writes and prints."""
+    return rank() == 0
+
+
+def summed(values: Tensor) -> Tensor:
+    """The sum over all processes, in their order: the same bits on every one."""
+    if world() == 1:
+        return values
+    parts = [torch.empty_like(values) for _ in range(world())]
+    dist.all_gather(parts, values)
+    return torch.stack(parts).sum(0)
+
+
+def reduce_(gradients: list[Tensor], loss: Tensor, stops: bool) -> tuple[Tensor, bool]:
+    """Add up gradients in place over all processes, and the loss; the last is whether some process wants to stop."""
+    extra = torch.stack([loss.detach().to(gradients[0]), gradients[0].new_tensor(float(stops))])
+    flat = torch.cat([*(g.reshape(-1) for g in gradients), extra])
+    dist.all_reduce(flat)
+    sizes = [g.numel() for g in gradients]
+    for gradient, part in zip(gradients, torch.split(flat[:-2], sizes)):
+        gradient.copy_(part.view_as(gradient))
+    return flat[-2].to(loss), bool(flat[-1] > 0)
