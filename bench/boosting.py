@@ -33,6 +33,8 @@ PAIRS, JUDGED = 150_000, 30_000
 """Pairs of a cutoff and a step to learn from and to stop by, at most."""
 ROUNDS, LEAST = 200, 20_000
 """Fewer pairs to learn from where so many rounds could not be afforded, but not fewer than these."""
+FEW, MOST = 10, 2000
+"""Rounds at the beginning, and at most."""
 TRIAL = 0.3
 """Time for each of the three things that can be learnt, to find the best, against that of each of the models."""
 BLOCK = 1000
@@ -72,53 +74,48 @@ class Boosting:
         judged = self.pairs(series, draw.permutation(late)[: JUDGED // self.horizon])
         early = draw.permutation(np.arange(begin, split.train - self.horizon))
         pairs = self.pairs(series, early[: PAIRS // self.horizon])
-        few = pairs.first(LEAST)
-        fixed, each = self.cost(few)
-        budget = (end - time.perf_counter()) / (3 * TRIAL + len(self.levels))
-        losses = {
-            name: self.boost(0.5, name, few, judged, (TRIAL * budget - fixed) / each)[1] for name in pairs.origins
-        }
+        few, share = pairs.first(LEAST), (end - time.perf_counter()) / (3 * TRIAL + len(self.levels))
+        losses, paces = {}, []
+        for name in pairs.origins:
+            begun = time.perf_counter()
+            model, losses[name] = self.boost(0.5, name, few, judged, begun + TRIAL * share)
+            paces.append((time.perf_counter() - begun) / model.n_iter_)
         self.origin = min(losses, key=lambda name: losses[name])
-        share = max(1.0, (end - time.perf_counter()) / len(self.levels) / (fixed + ROUNDS * each))
-        pairs = pairs.first(int(share * len(few.x)))
-        share = len(pairs.x) / len(few.x)
+        affordable = (end - time.perf_counter()) / len(self.levels) / min(paces)
+        pairs = pairs.first(max(LEAST, int(LEAST * affordable / ROUNDS)))
         for place, level in enumerate(self.levels):
-            left = (end - time.perf_counter()) / (len(self.levels) - place)
-            self.models.append(self.boost(level, self.origin, pairs, judged, (left / share - fixed) / each)[0])
+            now = time.perf_counter()
+            until = now + (end - now) / (len(self.levels) - place)
+            self.models.append(self.boost(level, self.origin, pairs, judged, until)[0])
         rounds_of = ", ".join(str(model.n_iter_) for model in self.models)
         self.said = f"{pairs.x.shape} inputs, {rounds_of} rounds, change from {self.origin}"
         return self
 
-    def cost(self, pairs: Pairs) -> tuple[float, float]:
-        """Seconds that any fit takes, and those of each round."""
-        took = []
-        for rounds in (2, 8):
-            begin = time.perf_counter()
-            self.trees(0.5, rounds, 0.1).set_params(early_stopping=False).fit(pairs.x, pairs.y)
-            took.append(time.perf_counter() - begin)
-        each = max((took[1] - took[0]) / 6, 1e-4)
-        return max(took[0] - 2 * each, 0.0), each
-
-    def trees(self, level: float, rounds: float, rate: float) -> HistGradientBoostingRegressor:
-        return HistGradientBoostingRegressor(
+    def boost(
+        self, level: float, origin: str, pairs: Pairs, judged: Pairs, until: float
+    ) -> tuple[HistGradientBoostingRegressor, float]:
+        """A model, and its loss on the pairs to stop by; it gets more rounds until that no longer falls, or the time is over."""
+        model = HistGradientBoostingRegressor(
             loss="quantile",
             quantile=level,
-            max_iter=int(np.clip(rounds, 10, 2000)),
-            learning_rate=rate,
+            learning_rate=0.1,
             min_samples_leaf=40,
             max_features=0.5,
             early_stopping=True,
             n_iter_no_change=20,
+            warm_start=True,
             random_state=self.seed,
         )
-
-    def boost(
-        self, level: float, origin: str, pairs: Pairs, judged: Pairs, rounds: float
-    ) -> tuple[HistGradientBoostingRegressor, float]:
-        """A fitted model, and its loss on the pairs to stop by."""
-        model = self.trees(level, rounds, float(np.clip(15 / max(rounds, 1), 0.05, 0.2)))
         y, seen = pairs.y - pairs.origins[origin], judged.y - judged.origins[origin]
-        model.fit(pairs.x, y, X_val=judged.x, y_val=seen)
+        more, rounds = FEW, 0
+        while more >= FEW and rounds < MOST:
+            begin, before = time.perf_counter(), rounds
+            model.set_params(max_iter=rounds + more).fit(pairs.x, y, X_val=judged.x, y_val=seen)
+            rounds = model.n_iter_
+            if rounds < before + more:
+                break
+            pace = (time.perf_counter() - begin) / more
+            more = min(int((until - time.perf_counter()) / pace), 2 * rounds)
         error = seen - model.predict(judged.x)
         return model, float(np.maximum(level * error, (level - 1) * error).mean())
 

@@ -27,6 +27,14 @@ def predict(
     ],
     out: Annotated[str, Option(metavar="FILE", help="CSV file to write; '-' is stdout.")] = "-",
     rolling: Annotated[bool, Option("--rolling", help="Forecast from every row, not only from the end.")] = False,
+    future: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Table of what is known in advance of the steps ahead, if the run wants it."),
+    ] = None,
+    make_future: Annotated[
+        bool,
+        Option("--make-future", help="Write the table that --future reads, to be filled in, instead of forecasts."),
+    ] = False,
     force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
     quiet: Annotated[bool, Option("-q", "--quiet", help="No notices.")] = False,
 ) -> None:
@@ -44,7 +52,10 @@ def predict(
     import conca
 
     forecaster = conca.load(run)
-    forecast = forecaster.predict(data, rolling=rolling)
+    if make_future:
+        forecast = forecaster.make_future(data)
+    else:
+        forecast = forecaster.predict(data, rolling=rolling, future=future)
     if not quiet:
         for line in forecaster.notices_:
             notice(line)

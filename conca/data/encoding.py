@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from conca.data.anchor import Anchor, seasons_of
 from conca.data.calendar import calendar, choose_cycles
+from conca.data.future import Future
 from conca.data.grid import ticks
 from conca.data.panel import Key, Schema, Series
 from conca.data.scaling import Scaler
@@ -131,6 +132,10 @@ class Encoding:
         numbers = 3 * len(self.bends) + 2 * len(self.covariate_bends)
         return numbers + 4 * len(self.cycles) + (not schema.grid.regular)
 
+    def known_inputs(self, schema: Schema) -> int:
+        """The number G of what is known in advance of a row."""
+        return 2 * len(schema.known_numeric) + sum(len(schema.levels[c]) for c in schema.known_categorical)
+
     def knows(self, key: Key) -> bool:
         """Whether a series has a scale of its own."""
         return named(key) in self.places
@@ -140,10 +145,13 @@ class Encoding:
         """Where each known series stands among `keys`."""
         return {key: place for place, key in enumerate(self.keys)}
 
-    def encode(self, schema: Schema, series: Series, carry: Carry | None = None) -> Encoded:
+    def encode(
+        self, schema: Schema, series: Series, carry: Carry | None = None, future: Future | None = None
+    ) -> Encoded:
         """The rows of one series, or those that go on from rows read before: `carry` is the `Encoded.carry` of these.
 
-        A series that is read in parts becomes the same numbers, bit for bit, as one that is read whole.
+        A series that is read in parts becomes the same numbers, bit for bit, as one that is read whole. `future` is what is
+        known in advance of rows after the last.
         """
         own = self.own[self.places[named(series.key)]] if self.knows(series.key) else self.pooled
         with np.errstate(over="ignore"):  # what overflows is cut off
@@ -172,7 +180,23 @@ class Encoding:
             origin=np.asarray(own.mean),
             unit=np.asarray(own.scale),
             carry=carry,
+            known=self.known(schema, series, future) if schema.known else None,
         )
+
+    def known(self, schema: Schema, series: Series, future: Future | None) -> Floats32:
+        """What is known in advance of the rows of a series and its future (T + F, G): numbers, masks, indicators."""
+        numeric, codes = series.numeric[:, schema.known_numeric], series.categorical[:, schema.known_categorical]
+        if future is not None:
+            numeric, codes = np.concatenate([numeric, future.numeric]), np.concatenate([codes, future.categorical])
+        bends, scaler = self.covariate_bends, self.covariates
+        chosen = [(bends[place], scaler.mean[place], scaler.scale[place]) for place in schema.known_numeric]
+        b, mean, scale = np.array(chosen).reshape(-1, 3).T
+        with np.errstate(over="ignore"):
+            value = ((bend(numeric, tuple(b)) - mean) / scale).clip(-FARTHEST, FARTHEST)
+        parts = [np.nan_to_num(value), np.isnan(value)]
+        for place, c in enumerate(schema.known_categorical):
+            parts.append(codes[:, place, None] == np.arange(1, len(schema.levels[c]) + 1))
+        return np.concatenate(parts, axis=1).astype(np.float32)
 
     def as_dict(self) -> dict[str, Any]:
         """Lists, strings and numbers, ready for JSON."""

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from conca.data.columns import codes_in, numbers_in, unknown_levels
+from conca.data.columns import codes_in, numbers_in, text_of, unknown_levels
 from conca.data.grid import Grid, ticks, untick
 from conca.data.layout import fitted_rows
 from conca.data.roles import check_column
@@ -149,7 +149,7 @@ def known_values(
         if unknown:
             notices.append(unknown_levels(schema.categorical[place], unknown))
     for name in schema.known:
-        missing = int(table[name].iloc[places].isna().sum())
+        missing = int(text_of(table[name].iloc[places]).isna().sum())
         if missing:
             notices.append(f"column '{name}': {missing:,} of {len(places):,} values known in advance are missing")
     return numeric, codes

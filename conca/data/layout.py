@@ -102,14 +102,17 @@ def choose_grid(rows: Sorted, local: bool) -> tuple[Sorted, Grid]:
 
 
 def check_spacing(rows: Sorted, grid: Grid) -> None:
-    """Raise BadInput if no two new rows are as near to each other as those of the fitted run."""
+    """Raise BadInput if new rows are evenly spaced, but not as those of the fitted run.
+
+    Rows that are far apart here and there are gaps.
+    """
     inner = np.flatnonzero(~rows.starts[1:])
     if not grid.regular or len(inner) < 3:
         return
     times = untick(rows.when, rows.kind)
     nearest_steps = grid.positions(times[inner + 1], times[inner])[0].min()
     here = find_grid(rows.when, rows.starts, rows.kind)
-    if nearest_steps > 1 or (nearest_steps < 1 and here.regular):
+    if nearest_steps != 1 and here.regular:
         apart, fitted = here.describe(), grid.describe()
         raise BadInput(f"{rows.where}: rows are {apart} apart, but the model was fitted on {fitted}; resample them")
 

@@ -124,9 +124,10 @@ def unfit(column: pd.Series[Any], named: bool) -> str | None:
         return "it has no values"
     if named or is_numeric(column):
         return None
-    different = text_of(column).nunique()
-    if different > FEW_LEVELS and different * ROWS_PER_LEVEL > len(column):
-        return f"it holds {different:,} different texts in {len(column):,} rows"
+    text = text_of(column).dropna()  # a row that is missing says as little as one that is not there
+    different = text.nunique()
+    if different > FEW_LEVELS and different * ROWS_PER_LEVEL > len(text):
+        return f"it holds {different:,} different texts in {len(text):,} rows"
     return None
 
 

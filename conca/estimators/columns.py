@@ -49,7 +49,8 @@ def columns_of(schema: Schema) -> Columns:
         schema.series,
         (*schema.numeric, *schema.categorical),
         schema.categorical,
-        tz=schema.grid.zone if schema.grid.local else None,
+        schema.known,
+        schema.grid.zone if schema.grid.local else None,
     )
 
 
@@ -59,7 +60,7 @@ def read_columns(data: Source, columns: Columns | Schema, *, minimum: int = 1, s
         return read_panel(data, schema=columns)
     data, target = settled(data), columns.target
     if target is None:
-        others = [*as_names(columns.covariates), *as_names(columns.categorical)]
+        others = [n for names in (columns.covariates, columns.categorical, columns.known) for n in as_names(names)]
         if not conventional(columns_in(data), (), columns.time, as_names(columns.series), others)[0]:
             target = only_target(data, {*others, *as_names(columns.time), *as_names(columns.series)})
     return read_panel(
@@ -69,6 +70,7 @@ def read_columns(data: Source, columns: Columns | Schema, *, minimum: int = 1, s
         series=columns.series,
         covariates=columns.covariates,
         categorical=columns.categorical,
+        known=columns.known,
         tz=columns.tz,
         minimum=minimum,
         strict=strict,

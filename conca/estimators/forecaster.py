@@ -12,22 +12,21 @@ import torch
 from numpy.typing import NDArray
 
 from conca.data.encoding import Encoded
-from conca.data.grid import ticks
+from conca.data.future import Future, empty_future, read_future
 from conca.data.panel import Names, Panel, Schema
-from conca.data.split import cutoffs
 from conca.data.table import Origin, Source
 from conca.estimators.columns import Columns, as_given, columns_of, read_columns
 from conca.estimators.config import ForecastConfig
 from conca.estimators.evaluation import Evaluation
-from conca.estimators.holdout import HoldOut, Plan, everything
+from conca.estimators.fitting import fit_run, trial_of, unseen
+from conca.estimators.holdout import HoldOut
 from conca.estimators.runs import Run, read_run, write_run
 from conca.estimators.scores import Trial, score_table
-from conca.estimators.simple import SimpleForecasts
-from conca.estimators.training import Learnt, learn
+from conca.estimators.training import learn
 from conca.estimators.workplace import stamp, workplace
 from conca.infer.fitted import Fitted
 from conca.infer.forecast import forecast
-from conca.infer.frame import Ends, check_names, long_frame
+from conca.infer.frame import check_names, long_frame
 from conca.models.forecast import ForecastNetwork
 from conca.models.run import check_free, new_folder
 from conca.types import BadInput
@@ -187,42 +186,13 @@ class Forecaster:
             torch.enable_grad(),
             workplace(out, force, resume, stamp(panel, options)) as folder,
         ):
-            run, self.notices_ = self._learn(panel, plan, folder, progress=progress, resume=resume, refit=refit)
+            run, self.notices_ = fit_run(
+                self.config, panel, plan, folder, progress=progress, resume=resume, refit=refit
+            )
             if out is not None:
                 write_run(folder, run)
             self._run = run
         return self
-
-    def _learn(
-        self, panel: Panel, plan: Plan, folder: Path, *, progress: bool, resume: bool, refit: bool
-    ) -> tuple[Run, list[str]]:
-        config = self.config
-        learnt = learn(config, panel, plan.splits, folder, progress=progress, resume=resume)
-        trial = self._trial(learnt, plan)
-        history, notices = pd.DataFrame(learnt.trained.history), list(learnt.panel.notices)
-        several = panel.schema.target if len(panel.schema.target) > 1 else ()
-        scores = score_table([trial])
-        targets = score_table([trial], several) if several else pd.DataFrame()
-        again, simple, known = pd.DataFrame(), trial.simple, [split.validation for split in plan.splits]
-        if refit:
-            whole = everything(panel.series)
-            learnt = learn(config, panel, whole, folder / "refit", progress=progress, resume=resume, after=learnt)
-            fitted = self._trial(learnt, Plan(whole, plan.cutoffs))
-            again, simple, known = score_table([fitted]).head(1), fitted.simple, [len(s) for s in panel.series]
-        last = [np.array([len(s) - 1]) for s in panel.series]
-        ends = Ends.of(panel.series, [q[0] for q in self._forecast(learnt, last)], known)
-        done = Fitted(learnt.schema, learnt.encoding, learnt.network, ends, config.length)
-        return Run(config, done, simple, scores, targets, again, Evaluation.of([trial]), history), notices
-
-    def _forecast(self, learnt: Learnt, rows: Sequence[Integers]) -> list[Floats]:
-        return forecast(learnt.network, learnt.encoded, rows, context=self.config.length)
-
-    def _trial(self, learnt: Learnt, plan: Plan) -> Trial:
-        """Forecasts of a model from the rows of a plan, beside simple ones that know as much."""
-        config, series = self.config, learnt.panel.series
-        simple = SimpleForecasts(learnt.schema, config.horizon, config.quantiles)
-        simple.fit(series, [split.validation for split in plan.splits])
-        return Trial(series, plan.cutoffs, self._forecast(learnt, plan.cutoffs), config.quantiles, simple)
 
     def backtest(
         self,
@@ -261,7 +231,7 @@ class Forecaster:
             for plan in plans:
                 with workplace(None, False, False, {}) as folder:
                     learnt = learn(self.config, panel, plan.splits, folder, progress=progress)
-                trials.append(self._trial(learnt, plan))
+                trials.append(trial_of(self.config, learnt, plan))
         self.notices_, self.backtest_scores_ = list(panel.notices), score_table(trials)
         frames = [long_frame(panel.schema, t.series, t.cutoffs, t.quantiles, self.config.columns) for t in trials]
         result: pd.DataFrame = as_given(pd.concat(frames, ignore_index=True), data)
@@ -292,20 +262,53 @@ class Forecaster:
         fitted, config = self.fitted, self.config
         schema, targets = fitted.schema, fitted.schema.target
         if data is None:
-            if rolling:
-                raise BadInput("rolling forecasts need a table; give the data to forecast")
+            if rolling or future is not None or schema.known:
+                what = "rolling forecasts need" if rolling else "what is known in advance needs"
+                raise BadInput(f"{what} a table; give the data to forecast")
             return long_frame(
                 schema, fitted.ends.series(targets), fitted.ends.cutoffs(), fitted.ends.parts(), config.columns
             )
-        panel, encoded = self._encoded(data)
+        panel, encoded = self._encoded(data, future)
         every = [np.flatnonzero(s.given) if rolling else np.array([len(s) - 1]) for s in panel.series]
+        if schema.known and future is None:
+            every = self._within(panel, every, rolling)
         found = forecast(fitted.network, encoded, every, context=config.length)
         result: pd.DataFrame = as_given(long_frame(schema, panel.series, every, found, config.columns), data)
         return result
 
-    def _encoded(self, data: Source) -> tuple[Panel, list[Encoded]]:
+    def _within(self, panel: Panel, rows: Sequence[Integers], rolling: bool) -> list[Integers]:
+        """The rows whose steps ahead lie in the table, since what is known in advance is not known beyond it."""
+        names = ", ".join(f"'{name}'" for name in panel.schema.known)
+        if not rolling:
+            advice = "give them as future (--future); make_future (--make-future) makes the table to fill in"
+            raise BadInput(f"the values of {names} in the steps ahead are needed; {advice}")
+        self.notices_.append(f"forecasts whose steps ahead reach beyond the table are left out: {names} must be known")
+        return [r[r + self.config.horizon < len(s)] for r, s in zip(rows, panel.series)]
+
+    def make_future(self, data: Source | None = None) -> pd.DataFrame:
+        """The table to fill in with what is known in advance of the steps ahead: series, time, and empty columns.
+
+        Args:
+            data: the table that is to be forecast; None: the fitted one.
+
+        Raises:
+            BadInput: if the forecaster knows no column in advance, or the table cannot be read.
+            RuntimeError: before `fit`.
+        """
+        schema, ends = self.fitted.schema, self.fitted.ends.series(self.fitted.schema.target)
+        if not schema.known:
+            raise BadInput(
+                "no column of this forecaster is known in advance; name some when it is fitted (known, --known)"
+            )
+        series = ends if data is None else self._encoded(data)[0].series
+        found: pd.DataFrame = as_given(
+            empty_future(schema, [(s.key, s.times[-1]) for s in series], self.config.horizon), data
+        )
+        return found
+
+    def _encoded(self, data: Source, future: Source | None = None) -> tuple[Panel, list[Encoded]]:
         """The series of a new table, as they are and as the network reads them; sets the notices."""
-        fitted = self.fitted
+        fitted, futures = self.fitted, None
         panel = read_columns(data, fitted.schema)
         self.notices_ = list(panel.notices)
         unknown = sum(not fitted.encoding.knows(s.key) for s in panel.series)
@@ -313,7 +316,13 @@ class Forecaster:
             self.notices_.append(
                 f"{unknown} of {len(panel)} series were not fitted; they are scaled as the average series is"
             )
-        return panel, [fitted.encoding.encode(fitted.schema, s) for s in panel.series]
+        if future is not None:
+            if not fitted.schema.known:
+                raise BadInput("no column of this forecaster is known in advance; leave the future away")
+            ends = [(s.key, s.times[-1]) for s in panel.series]
+            futures = read_future(future, fitted.schema, ends, self.config.horizon, self.notices_)
+        known: Sequence[Future | None] = futures or [None] * len(panel)
+        return panel, [fitted.encoding.encode(fitted.schema, s, future=f) for s, f in zip(panel.series, known)]
 
     def score(self, data: Source) -> pd.DataFrame:
         """How well a table is forecast, beside the simple forecasts of the run: one row for each, lower is better.
@@ -330,16 +339,7 @@ class Forecaster:
         """
         fitted, config = self.fitted, self.config
         panel, encoded = self._encoded(data)
-        learnt = {tuple(map(str, key)): time for key, time in zip(fitted.ends.keys, fitted.ends.learnt)}
-        chosen, met = [], 0
-        for series in panel.series:
-            last = learnt.get(tuple(map(str, series.key)))
-            begin = 0
-            if last is not None and fitted.schema.time is not None:
-                begin = int(np.searchsorted(ticks(series.times), last, side="right"))
-            new = cutoffs(begin, len(series), config.horizon)
-            met += last is not None and (fitted.schema.time is None or not len(new))
-            chosen.append(new if len(new) else cutoffs(0, len(series), config.horizon))
+        chosen, met = unseen(fitted, panel.series)
         if met:
             self.notices_.append(
                 f"{met} of {len(panel)} series may have been learnt from, in part; all their rows count"

@@ -38,6 +38,7 @@ def network_config(config: ForecastConfig, schema: Schema, encoding: Encoding) -
         scales=encoding.scaler.scale,
         members=config.members,
         dropout=config.dropout,
+        known=encoding.known_inputs(schema),
     )
 
 

@@ -40,14 +40,25 @@ def forecast(
 
 def read_out(network: ForecastNetwork, rows: Tensor, one: Encoded, cutoffs: NDArray[np.int64]) -> Floats:
     """Hidden rows (members, n, D) of the cutoffs become quantiles (n, H, K, Q) in the unit of the targets."""
-    anchor = torch.from_numpy(one.anchor[cutoffs])
+    config, parts = network.config, []
     with torch.inference_mode():
-        parts = [network(h, a) for h, a in zip(torch.split(rows, CHUNK, 1), torch.split(anchor, CHUNK))]
-    config = network.config
+        for begin in range(0, len(cutoffs), CHUNK):
+            some = cutoffs[begin : begin + CHUNK]
+            anchor, known = torch.from_numpy(one.anchor[some]), known_ahead(one, some, config.horizon)
+            parts.append(network(rows[:, begin : begin + CHUNK], anchor, known))
     empty = (0, config.horizon, len(config.bends), len(config.levels))
     scaled = torch.cat(parts).double().numpy() if len(cutoffs) else np.empty(empty)
     values: Floats = scaled * one.unit[:, None] + one.origin[:, None]
     return values
+
+
+def known_ahead(one: Encoded, cutoffs: NDArray[np.int64], horizon: int) -> Tensor | None:
+    """What is known in advance of the steps ahead of each cutoff, (n, H, G). Raises ValueError if it is not known so far."""
+    if one.known is None:
+        return None
+    if cutoffs.max(initial=-1) + horizon >= len(one.known):
+        raise ValueError("what is known in advance does not reach the end of the forecasts")
+    return torch.from_numpy(one.known[cutoffs[:, None] + np.arange(1, horizon + 1)])
 
 
 def hidden_rows(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +18,7 @@ from conca.data.encoding import Carry
 from conca.infer.fitted import Fitted
 from conca.infer.memory import Memories, Memory, fresh, joined, parted
 from conca.layers.states import leaves, tree_map
+from conca.models.run import write_whole
 from conca.types import BadInput
 
 __all__ = ["fingerprint", "read_memories", "write_memories"]
@@ -55,25 +54,7 @@ def write_memories(path: Path, memories: Memories, run: str) -> None:
         "series": json.dumps(list(memories)),
         "digest": digest_of(tensors),
     }
-    data = save(tensors, metadata=about)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def umask() -> int:
-    """The permissions that new files of this process lack."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    write_whole(path, save(tensors, metadata=about))
 
 
 def packed(memories: Sequence[Memory]) -> dict[str, Tensor]:

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from conca.data.grid import ticks
-from conca.data.panel import Series
+from conca.data.layout import FREE_FILL
+from conca.data.panel import Schema, Series
 from conca.infer.ahead import Ahead
 from conca.infer.fitted import Fitted
 from conca.infer.forecast import CHUNK
@@ -19,7 +20,7 @@ from conca.infer.placing import ahead_of, in_order, laid_out, off_clocks
 from conca.infer.rows import Rows
 from conca.types import BadInput
 
-__all__ = ["Replay", "Sifted", "refuse_known", "sift", "step"]
+__all__ = ["Replay", "Sifted", "refuse_known", "sift", "spans", "step"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -102,6 +103,20 @@ class Replay:
         elif count:
             self.reached[name] = int(when[-1])
         return count
+
+
+def spans(schema: Schema, memories: Memories, rows: Rows) -> Integers:
+    """How many rows on the grid each row stands for (N,), about: those that are missing before it, and itself."""
+    result = np.ones(len(rows), dtype=np.int64)
+    if schema.time is None or not schema.grid.regular:
+        return result
+    for name, places in rows.by_series().items():
+        when = rows.when[places]
+        memory = memories.get(name)
+        first = int(when[0]) if memory is None or memory.carry is None else memory.carry.time
+        gaps = (when - np.concatenate([[first], when[:-1]])) // schema.grid.step
+        result[places] = gaps.clip(1, FREE_FILL + 1)
+    return result
 
 
 @dataclass(frozen=True)

@@ -25,17 +25,19 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
     write_whole(path, memory.getbuffer())
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """What `write_checkpoint` wrote, on the CPU. Raises BadInput on a file that is damaged or another program's."""
+def read_checkpoint(path: Path, data: bytes) -> dict[str, Any]:
+    """What `write_checkpoint` wrote, on the CPU, from the bytes of a file.
+
+    Raises:
+        BadInput: if it is damaged or another program's.
+    """
     ill = f"{path}: not a whole checkpoint of conca; begin the training anew with force (--force)"
     try:
-        memory = io.BytesIO(path.read_bytes())
+        memory = io.BytesIO(data)
         with zipfile.ZipFile(memory) as parts:
             broken = parts.testzip()
         memory.seek(0)
         content = None if broken else torch.load(memory, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
     except Exception:  # a damaged pickle fails in as many ways as there are bytes
         raise BadInput(ill) from None
     if not isinstance(content, dict) or type(content.pop("conca", None)) is not int:

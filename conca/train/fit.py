@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.plugins.environments import LightningEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -22,12 +22,14 @@ from conca.train.course import Course, Trained
 from conca.train.keeper import Keeper
 from conca.train.learner import ForecastLearner
 from conca.train.pieces import Batch, Checks, Pieces
+from conca.train.places import Place, place_of
 from conca.train.progress import Bar
 from conca.train.quiet import quiet
-from conca.train.ranks import rank, world
+from conca.train.ranks import alike, first, local, rank, shared, world
 from conca.train.recipe import Recipe
 from conca.train.seeds import seeded
 from conca.train.shares import Shares
+from conca.train.worker import together
 from conca.types import BadInput
 
 __all__ = ["Trained", "train_forecast"]
@@ -56,46 +58,61 @@ def train_forecast(
             that was never interrupted, bit for bit on the same number of threads.
 
     Raises:
-        BadInput: if Lightning refuses the devices or the precision, the loss stops being a number, or the checkpoint is
-            damaged or of another training.
+        BadInput: if the devices or the precision cannot be had, the loss stops being a number, or the checkpoint is damaged
+            or of another training.
         KeyboardInterrupt: when the user stops the training.
-        OSError: if a file cannot be written.
+        OSError: if a file cannot be written; a ChildProcessError if one of several processes ends before its time.
     """
-    saved = read_checkpoint(folder / CHECKPOINT) if resume and (folder / CHECKPOINT).exists() else None
-    return learnt(network, pieces, validation, recipe, folder, progress, saved)
+    place = place_of(recipe.devices)
+    with together(place, learnt, place, network, pieces, validation, recipe, None):
+        return learnt(place, network, pieces, validation, recipe, folder if first() else None, progress, resume)
 
 
 def learnt(
+    place: Place,
     network: ForecastNetwork,
     pieces: Pieces,
     validation: Sequence[Batch],
     recipe: Recipe,
     folder: Path | None,
-    progress: bool,
-    saved: dict[str, Any] | None,
+    progress: bool = False,
+    resume: bool = False,
 ) -> Trained:
-    """What `train_forecast` does in each process; those without a folder write nothing."""
+    """What `train_forecast` does in each of the processes that train; those without a folder write nothing."""
+    members = len(network.towers)
+    if pieces.batch_size // members < world():
+        raise BadInput(
+            f"batch_size {pieces.batch_size // members} is too small for {world()} devices; give a larger one"
+        )
+    saved = found(folder if resume else None)
     course = Course(recipe) if saved is None else taken_up(saved, recipe, network)
+    alike(network)
     with seeded(recipe.seed), quiet():
         if not course.ended:
             keeper = Keeper(course, folder, saved)
-            trainer = trainer_of(recipe, [keeper, *([Bar(course)] if progress else [])])
+            trainer = trainer_of(place, recipe, [keeper, *([Bar(course)] if progress and first() else [])])
             learner = ForecastLearner(network, course)
-            shares = Shares(pieces, course, len(network.towers), len(network.config.levels))
+            shares = Shares(pieces, course, members, len(network.config.levels))
             own = validation[rank() :: world()]
             checks = DataLoader(Checks(own), batch_size=None) if own else None
             with interruptible(trainer):
                 trainer.fit(learner, shares, checks)
             network.to("cpu", torch.float32)
-            network.load_state_dict(learner.averaged[0].module.state_dict() if course.best is None else course.best)
-        elif course.best is not None:
-            network.load_state_dict(course.best)
+            averaged = learner.averaged[0].module.state_dict()
         elif saved is not None:
-            network.load_state_dict({k.removeprefix("module."): v for k, v in saved["averaged"].items() if "." in k})
+            averaged = {k.removeprefix("module."): v for k, v in saved["averaged"].items() if k.startswith("module.")}
+        network.load_state_dict(averaged if course.best is None else course.best)
     if not all(bool(torch.isfinite(p).all()) for p in network.parameters()):
         raise BadInput(f"the training diverged with lr {recipe.lr:g}; give a smaller one")
     network.eval()
     return course.trained
+
+
+def found(folder: Path | None) -> dict[str, Any] | None:
+    """The checkpoint in the folder of the first process, for every process. Raises BadInput if it is damaged."""
+    path = None if folder is None else folder / CHECKPOINT
+    data = shared(path.read_bytes() if path is not None and path.exists() else b"")
+    return read_checkpoint(path or CHECKPOINT, data) if data else None
 
 
 def taken_up(saved: dict[str, Any], recipe: Recipe, network: ForecastNetwork) -> Course:
@@ -110,15 +127,18 @@ def taken_up(saved: dict[str, Any], recipe: Recipe, network: ForecastNetwork) ->
     return course
 
 
-def trainer_of(recipe: Recipe, callbacks: list[Callback]) -> Trainer:
-    """Lightning's trainer on one device; what several processes add up, `conca.train.ranks` adds up. Raises BadInput."""
-    accelerator, devices = chosen(recipe.devices)
-    if recipe.precision.startswith("16") and accelerator == "cpu":
+def trainer_of(place: Place, recipe: Recipe, callbacks: list[Callback]) -> Trainer:
+    """Lightning's trainer on the one device of this process; what several add up, `conca.train.ranks` adds up.
+
+    Raises:
+        BadInput: if the precision cannot be had.
+    """
+    if recipe.precision.startswith("16") and place.kind == "cpu":
         raise BadInput(f"precision '{recipe.precision}' needs a GPU; on a CPU say 32-true or bf16-mixed")
     try:
         return Trainer(
-            accelerator=accelerator,
-            devices=devices,
+            accelerator=place.kind,
+            devices=place.devices(local()),
             precision=recipe.precision,  # type: ignore[arg-type]
             max_epochs=-1,
             gradient_clip_val=1.0,
@@ -134,16 +154,6 @@ def trainer_of(recipe: Recipe, callbacks: list[Callback]) -> Trainer:
     except (MisconfigurationException, TypeError, ValueError) as error:
         line = " ".join(str(error).split())
         raise BadInput(f"devices '{recipe.devices}', precision '{recipe.precision}': {line}") from None
-
-
-def chosen(devices: str) -> tuple[str, str | list[int]]:
-    """Lightning's words for one device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1". Raises BadInput."""
-    name, _, place = devices.partition(":")
-    if devices in ("auto", "1"):
-        return ("cuda" if torch.cuda.is_available() else "cpu"), "1"
-    if devices == "cpu" or (name == "cuda" and (place.isdigit() or devices == "cuda")):
-        return name, [int(place)] if place else "1"
-    raise BadInput(f"devices '{devices}': a forecaster trains on one device; say auto, cpu, cuda or cuda:0")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from conca.models.forecast import ForecastNetwork, Tower, pinball
 from conca.train.course import Course
 from conca.train.groups import param_groups
 from conca.train.pieces import Batch
-from conca.train.ranks import rank, reduce_, summed, world
+from conca.train.ranks import add_up, rank, summed, world
 from conca.train.shares import Share, slices
 from conca.types import State
 
@@ -96,7 +96,7 @@ class ForecastLearner(LightningModule):
         """Where several processes train: gradients and loss are added up."""
         if world() > 1 and not self.cut:
             gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
-            self.loss, self.stops = reduce_(gradients, self.loss, self.course.late)
+            self.loss, self.stops = add_up(gradients, self.loss, self.course.late)
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
         """Nothing: this comes after the gradients of the first slices; they are cleared after the step."""

@@ -1,23 +1,32 @@
 """Run folders: whole or not at all, and read with care."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from conca.models.lock import holder
 from conca.models.run import (
+    CHECKPOINT,
     FORMAT,
+    UNFINISHED,
     check_free,
     check_keys,
     load_tensors,
+    lock_of,
     new_folder,
     read_config,
     read_tensors,
     write_config,
     write_tensors,
+    write_whole,
 )
 from conca.types import BadInput
 
@@ -102,22 +111,194 @@ def test_force_replaces_a_damaged_run_and_an_empty_folder(tmp_path):
     check_free(tmp_path / "run", force=True)
 
 
+def checkpoint(folder, text="whole"):
+    (folder / CHECKPOINT).parent.mkdir()
+    (folder / CHECKPOINT).write_text(text)
+
+
+def killed(run, checkpoint=False):
+    """A process that is killed while it writes a run."""
+    code = "import os, sys; from pathlib import Path; from conca.models.run import CHECKPOINT, new_folder\n"
+    code += "with new_folder(Path(sys.argv[1])) as folder:\n"
+    if checkpoint:
+        code += " (folder / CHECKPOINT).parent.mkdir(); (folder / CHECKPOINT).write_text('whole')\n"
+    code += " os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code, str(run)], cwd=ROOT, check=False)
+
+
 def test_what_a_killed_process_left_is_removed(tmp_path):
-    code = "import os, sys; from pathlib import Path; from conca.models.run import new_folder\n"
-    code += "with new_folder(Path(sys.argv[1])): os.kill(os.getpid(), 9)"
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], cwd=ROOT, check=False)
-    left = names(tmp_path)
-    assert len(left) == 1
-    (tmp_path / f"{left[0]}.txt").write_text("dear")
+    killed(tmp_path / "run")
+    (left,) = (name for name in names(tmp_path) if name.endswith(".part"))
+    (tmp_path / f"{left}.txt").write_text("dear")
     with new_folder(tmp_path / "other"):
         pass
-    assert left[0] in names(tmp_path)
+    assert left in names(tmp_path)
     with new_folder(tmp_path / "run"), new_folder(tmp_path / "run2"):
-        assert left[0] not in names(tmp_path)
-        with pytest.raises(BadInput, match="exists"), new_folder(tmp_path / "run"):
-            (tmp_path / "run").mkdir()
-        (tmp_path / "run").rmdir()
-    assert names(tmp_path) == [f"{left[0]}.txt", "other", "run", "run2"]
+        assert left not in names(tmp_path)
+    assert names(tmp_path) == [f"{left}.txt", "other", "run", "run2"]
+
+
+def test_a_folder_that_appears_meanwhile_is_not_replaced(tmp_path):
+    with pytest.raises(BadInput, match="exists"), new_folder(tmp_path / "run"):
+        (tmp_path / "run").mkdir()
+    assert names(tmp_path) == ["run"]
+
+
+def test_an_unfinished_training_is_neither_dropped_nor_taken_up_unasked(tmp_path):
+    killed(tmp_path / "run", checkpoint=True)
+    for action in (check_free, lambda folder: new_folder(folder).__enter__()):
+        with pytest.raises(BadInput, match=r"unfinished training.*--resume.*--force") as error:
+            action(tmp_path / "run")
+        assert "\n" not in str(error.value)
+    check_free(tmp_path / "other")
+    with new_folder(tmp_path / "run", resume=True) as folder:
+        assert (folder / CHECKPOINT).read_text() == "whole"
+        (folder / UNFINISHED).write_text("{}")
+    assert names(tmp_path) == ["run"]
+    assert names(tmp_path / "run") == ["checkpoints"]
+
+
+def test_force_drops_an_unfinished_training(tmp_path):
+    killed(tmp_path / "run", checkpoint=True)
+    with new_folder(tmp_path / "run", force=True) as folder:
+        assert not (folder / CHECKPOINT).exists()
+    assert names(tmp_path) == ["run"]
+
+
+def test_resume_of_nothing_begins(tmp_path):
+    killed(tmp_path / "run")
+    with new_folder(tmp_path / "run", resume=True) as folder:
+        assert names(folder) == []
+    assert names(tmp_path) == ["run"]
+
+
+def test_a_finished_run_is_not_resumed(tmp_path):
+    make(tmp_path / "run")
+    for action in (check_free, lambda folder, **words: new_folder(folder, **words).__enter__()):
+        with pytest.raises(BadInput, match="finished"):
+            action(tmp_path / "run", resume=True)
+    check_free(tmp_path / "run", force=True, resume=True)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, OSError, MemoryError])
+def test_what_is_broken_off_stays_where_it_can_be_taken_up(tmp_path, error):
+    with pytest.raises(error), new_folder(tmp_path / "deep" / "run") as folder:
+        checkpoint(folder)
+        raise error
+    for _ in range(2):
+        with pytest.raises(error), new_folder(tmp_path / "deep" / "run", resume=True) as folder:
+            assert (folder / CHECKPOINT).read_text() == "whole"
+            raise error
+    assert len(names(tmp_path / "deep")) == 1
+    with pytest.raises(BadInput), new_folder(tmp_path / "deep" / "run", resume=True):
+        raise BadInput("other options than before")
+    with new_folder(tmp_path / "deep" / "run", resume=True) as folder:
+        assert (folder / CHECKPOINT).read_text() == "whole"
+
+
+def test_bad_input_leaves_nothing_of_a_new_training(tmp_path):
+    with pytest.raises(BadInput), new_folder(tmp_path / "run") as folder:
+        checkpoint(folder)
+        raise BadInput("it diverged")
+    assert names(tmp_path) == []
+
+
+def test_the_newest_of_several_is_taken_up_also_of_another_machine(tmp_path):
+    for age, machine in enumerate(("00000001", "00000002", "00000003")):
+        folder = tmp_path / f".run.{machine}-7.abc_{age}.part"
+        folder.mkdir()
+        checkpoint(folder, machine)
+        os.utime(folder / CHECKPOINT, (100 - age, 100 - age))
+    with pytest.raises(BadInput, match="unfinished"):
+        check_free(tmp_path / "run")
+    with new_folder(tmp_path / "run", resume=True) as folder:
+        assert (folder / CHECKPOINT).read_text() == "00000001"
+
+
+def test_one_name_has_one_writer(tmp_path):
+    with new_folder(tmp_path / "run") as folder:
+        for words in ({}, {"force": True}, {"resume": True}):
+            for action in (check_free, lambda folder, **words: new_folder(folder, **words).__enter__()):
+                with pytest.raises(BadInput, match=rf"another training \(process {os.getpid()}\) is writing it"):
+                    action(tmp_path / "run", **words)
+        (folder / "a.txt").write_text("a")
+    assert names(tmp_path / "run") == ["a.txt"]
+    assert names(tmp_path) == ["run"]
+
+
+def test_another_process_is_named_and_not_disturbed(tmp_path):
+    code = "import sys; from pathlib import Path; from conca.models.run import new_folder\n"
+    code += "with new_folder(Path(sys.argv[1])) as folder:\n"
+    code += " print(flush=True); sys.stdin.read(); (folder / 'a.txt').write_text('a')"
+    command = [sys.executable, "-c", code, str(tmp_path / "run")]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(BadInput, match=rf"process {other.pid}\) is writing it"), new_folder(tmp_path / "run"):
+            pass
+        with new_folder(tmp_path / "run2"):
+            pass
+    assert names(tmp_path / "run") == ["a.txt"]
+    assert names(tmp_path) == ["run", "run2"]
+
+
+def test_of_many_at_once_exactly_one_wins(tmp_path):
+    winners, losers = [], []
+    every = threading.Barrier(8)
+
+    def contend(number):
+        every.wait()
+        try:
+            with new_folder(tmp_path / "run") as folder:
+                (folder / "who.txt").write_text(str(number))
+                while len(losers) < 7:
+                    time.sleep(0.01)
+            winners.append(number)
+        except BadInput as error:
+            losers.append(str(error))
+
+    threads = [threading.Thread(target=contend, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(winners) == 1
+    assert all("another training" in line for line in losers)
+    assert (tmp_path / "run" / "who.txt").read_text() == str(winners[0])
+    assert names(tmp_path) == ["run"]
+
+
+def test_looking_whether_it_is_free_keeps_nobody_out(tmp_path):
+    done = threading.Event()
+
+    def look():
+        while not done.is_set():
+            holder(lock_of(tmp_path / "run"))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for number in range(20):
+            with new_folder(tmp_path / "run", force=number > 0) as folder:
+                write_config(folder, "forecast", {"number": number})
+    finally:
+        done.set()
+        thread.join()
+    assert read_config(tmp_path / "run")["number"] == 19
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_whole(path, b"old")
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as error:
+        write_whole(path, b"new")
+    assert error.value.filename == str(path)
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]
 
 
 def test_configuration_comes_back(tmp_path):

@@ -1,0 +1,1 @@
+"""Experiments that users run too: what the theory says, measured on this machine."""

@@ -1,0 +1,240 @@
+"""`conca stream`: rows in at stdin, their forecasts out at once."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Exit, Option
+
+from conca.cli.screen import notice
+from conca.types import BadInput
+
+if TYPE_CHECKING:
+    from conca.infer.stream import Keeper, Stream
+
+__all__ = ["stream"]
+
+STDIN, STDOUT = 0, 1
+SIZE = 1 << 16
+"""Bytes that are read at once, at most."""
+OFTEN = 10.0
+"""Seconds between two lines of --verbose."""
+ENDED = 128
+"""Exit status of a program that a signal ended, less the signal."""
+
+
+def stream(
+    run: Annotated[Path, Argument(metavar="RUN", help="Folder that `conca fit` wrote.")],
+    state: Annotated[
+        Path | None, Option(metavar="FILE", help="Go on from this file if it exists, and keep in it what was read.")
+    ] = None,
+    verbose: Annotated[bool, Option("-v", "--verbose", help="Say how many rows a second, and what is held.")] = False,
+    quiet: Annotated[bool, Option("-q", "--quiet", help="No notices; rows that are refused are still told.")] = False,
+) -> None:
+    """Read rows of CSV from stdin, and write the forecasts from each of them to stdout at once.
+
+    The first line names the columns, in any order; others than those of the fitted table are ignored. What is written has the
+    columns of `conca predict`, and its numbers with --rolling; y is empty, since it is not known yet. Memory stays constant: one
+    state for each series. Rows of a series come in the order of time; those that its grid has between two of them count as
+    missing. A row that cannot be read is answered by one line on stderr, and the stream goes on.
+
+    With --state, what was read is written to the file every second, at the end, and on Ctrl-C or SIGTERM; the same command on the
+    same rows then goes on where it ended: rows that were read are passed over. Rows written after the state was are written once
+    more. Where the table has no times, that cannot be known: give the new rows alone. Appended to a file (>>), the header is not
+    repeated.
+    """
+    if sys.__stdin__ is None:
+        raise BadInput("stdin is closed; send a header and rows of CSV to it")
+    if sys.__stdout__ is None:
+        raise BadInput("stdout is closed; nothing can be written")
+    if state is not None:
+        check_state(state)
+
+    import conca
+    from conca.infer.session import Session
+    from conca.infer.stream import Keeper, Stream
+
+    session = Session(conca.load(run))
+    resumed = state is not None and state.exists()
+    if state is not None and resumed:
+        session.load(state)
+    if os.isatty(STDIN) and not quiet:
+        notice("waiting for a header and rows of CSV; Ctrl-D ends")
+    with Inlet() as inlet:
+        first, rest = first_line(inlet)
+        answers = Stream(session, first, "stdin", resumed=resumed)
+        if resumed and not quiet and session.fitted.schema.time is None:
+            notice(f"{state}: the table has no times, so all rows are taken for new ones")
+        keeper = Keeper(session, state, notice)
+        meter = Meter(answers, verbose)
+        try:
+            if not holds_something(STDOUT):
+                put(answers.header)
+            run_through(inlet, rest, answers, keeper, meter)
+        finally:
+            keeper.keep(now=True)
+            meter.tell(last=True)
+    if not quiet:
+        for line in closing(answers, state):
+            notice(line)
+    if keeper.failed:
+        raise Exit(2)
+
+
+def check_state(path: Path) -> None:
+    """Refuse a place that cannot take the state, before any work is done."""
+    if path.is_dir():
+        raise BadInput(f"{path}: is a directory; name a file")
+    if not path.parent.is_dir():
+        raise BadInput(f"{path.parent}: there is no such folder; make it first")
+
+
+class Inlet:
+    """What comes in at stdin. SIGINT and SIGTERM end the waiting, or what is being answered first."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+        self.waiting = False
+        self.before: dict[int, Any] = {}
+
+    def __enter__(self) -> Inlet:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.before[number] = signal.signal(number, self.caught)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def caught(self, number: int, _: object) -> None:
+        """Note a signal; leave at once only while nothing is being done."""
+        self.signal = number
+        if self.waiting:
+            self.leave()
+
+    def leave(self) -> None:
+        """Raise what a signal asks for."""
+        if self.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise Exit(ENDED + self.signal)
+
+    def read(self, seconds: float | None = None) -> bytes | None:
+        """What is there, as soon as there is something, b"" at the end; None if nothing came in these seconds."""
+        self.waiting = True
+        try:
+            if self.signal:
+                self.leave()
+            if os.name == "posix" and not select.select([STDIN], [], [], seconds)[0]:
+                return None
+            self.waiting = os.name != "posix"
+            return os.read(STDIN, SIZE)
+        finally:
+            self.waiting = False
+
+
+def first_line(inlet: Inlet) -> tuple[bytes, bytes]:
+    """The header, and what came with it. Raises BadInput if nothing comes, or a line without an end."""
+    from conca.infer.lines import LONGEST
+
+    parts = b""
+    while b"\n" not in parts:
+        data = inlet.read()
+        if not data:
+            break
+        parts += data
+        if len(parts) > LONGEST:
+            raise BadInput(
+                f"stdin, row 1: the line does not end within {LONGEST:,} bytes; send a header and rows of CSV"
+            )
+    if not parts:
+        raise BadInput("stdin is empty; send a header and rows of CSV")
+    line, _, rest = parts.partition(b"\n")
+    return line, rest
+
+
+def run_through(inlet: Inlet, rest: bytes, answers: Stream, keeper: Keeper, meter: Meter) -> None:
+    """Answer rows until they end."""
+    data: bytes | None = rest
+    while True:
+        if data is not None:
+            with meter.busy():
+                for answer in answers.feed(data):
+                    put(answer.text)
+                    report(answer.faults)
+                keeper.keep()
+            meter.tell()
+        data = inlet.read(keeper.wait() if keeper.behind else None)
+        if data is None:
+            keeper.keep()
+        elif not data:
+            break
+    with meter.busy():
+        for answer in answers.feed(b"", end=True):
+            put(answer.text)
+            report(answer.faults)
+
+
+def put(text: str) -> None:
+    """Write text to stdout, at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def report(faults: list[str]) -> None:
+    """Write lines to stderr."""
+    for fault in faults:
+        print(f"conca: {fault}", file=sys.stderr)
+
+
+def holds_something(number: int) -> bool:
+    """Whether a descriptor is a file that is not empty, as where lines are appended to one."""
+    about = os.fstat(number)
+    return stat.S_ISREG(about.st_mode) and about.st_size > 0
+
+
+def closing(answers: Stream, state: Path | None) -> Iterator[str]:
+    """What should be known at the end."""
+    if answers.passed:
+        yield f"{answers.passed:,} rows were read before, as {state} says, and are passed over"
+    if answers.refused:
+        yield f"{answers.refused:,} rows were refused"
+
+
+class Meter:
+    """Counts the time spent on rows."""
+
+    def __init__(self, answers: Stream, wanted: bool) -> None:
+        self.answers, self.wanted = answers, wanted
+        self.seconds = 0.0
+        self.due = time.monotonic() + OFTEN
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """What is done in this block is counted."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - begin
+
+    def tell(self, *, last: bool = False) -> None:
+        """One line on stderr, every ten seconds and at the end."""
+        if not self.wanted or not (last or time.monotonic() >= self.due):
+            return
+        self.due = time.monotonic() + OFTEN
+        session, rows = self.answers.session, self.answers.rows
+        rate = rows / self.seconds if self.seconds else 0.0
+        notice(
+            f"{rows:,} rows, {rate:,.0f} a second; {len(session):,} series, {session.size_in_bytes():,} bytes of state"
+        )
