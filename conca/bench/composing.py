@@ -38,7 +38,8 @@ def composing() -> Stop:
     mean = float((density * x[:, 0]).sum())
     start = torch.linspace(-5, 7, 13, dtype=torch.float64)[:, None]
     ends, _ = sample(joint, descent(0.2), start, steps=100, thin=100)
-    slope = joint.score(x) - left.score(x) - right.score(x)
+    with torch.no_grad():
+        slope = joint.score(x) - left.score(x) - right.score(x)
     claims = [
         Claim("young 3 and smiling 10: the sum, a peak", 13.0, float(both(faces)[0]), 0.0),
         Claim("young 3 and smiling 2: the sum, a valley", 5.0, float(both(faces)[1]), 0.0),

@@ -75,7 +75,8 @@ def picture(errors: dict[str, list[float]]) -> Picture:
     figure, (axes,) = canvas()
     steps = [60 * MINUTES / count for count in COUNTS]
     for colour, (name, line) in zip(COLOURS[1:4] + COLOURS[:1], errors.items()):
-        axes.loglog(steps, np.maximum(line, 1e-17), "o-", color=colour, ms=3, lw=1.3, label=name)
+        dash = "--" if name == "backward Euler" else "-"
+        axes.loglog(steps, np.maximum(line, 1e-17), "o", ls=dash, color=colour, ms=3, lw=1.3, label=name)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     axes.set_xticks([0.3, 1, 3, 10, 20])

@@ -48,7 +48,7 @@ def sensitivity(name: str, steps: int) -> float:
             kind = nn.RNN if name == "RNN" else nn.LSTM
             network = kind(1, STATE, batch_first=True, dtype=torch.float32)
             if name == "LSTM":
-                network.bias_ih_l0.data[STATE : 2 * STATE] = 1.0
+                nn.init.ones_(dict(network.named_parameters())["bias_ih_l0"][STATE : 2 * STATE])
             x = torch.randn(1, steps, 1, dtype=torch.float32).requires_grad_()
             (slope,) = torch.autograd.grad(network(x)[0][:, -1].sum(), x)
             sizes.append(float(slope[0, 0].norm()))

@@ -61,7 +61,8 @@ def normal_part(size: int) -> Tensor:
 
 def condition(matrix: Tensor) -> Tensor:
     """Condition number of the eigenvectors, each of length 1."""
-    return torch.linalg.cond(torch.linalg.eig(matrix).eigenvectors)
+    found: Tensor = torch.linalg.cond(torch.linalg.eig(matrix).eigenvectors)
+    return found
 
 
 def gap(a: Tensor, b: Tensor | float) -> float:

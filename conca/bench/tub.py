@@ -79,5 +79,6 @@ def picture(levels: Tensor, summed: Tensor, left: Tensor) -> Picture:
     label(below, "minutes since it entered", "share still there")
     for axes in (above, below):
         whole_steps(axes)
-    words = "0, 2, 3, 3.5, 3.75, 3.875 litres, settling at 4; of what entered five minutes ago 1/32 is left, after half an hour less than 1e-9."
+    words = "0, 2, 3, 3.5, 3.75, 3.875 litres, settling at 4; of what entered five minutes ago 1/32 is left, after half an hour "
+    words += "less than 1e-9."
     return Picture(svg_of(figure, "tub"), f"The level of the tub. {words}", words)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from conca import __version__
-from conca.cli import check, fit, info, predict, score, stream
+from conca.cli import check, fit, info, predict, report, score, stream, tour
 from conca.types import BadInput
 
 __all__ = ["app", "main"]
@@ -24,7 +24,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="Memories that flow: fit a forecaster on a table, predict with it, hold every layer to its laws.",
 )
-for command in (fit.fit, predict.predict, stream.stream, score.score, check.check, info.info):
+for command in (
+    fit.fit,
+    predict.predict,
+    stream.stream,
+    score.score,
+    report.report,
+    info.info,
+    check.check,
+    tour.tour,
+):
     app.command(epilog="With --debug, an error also shows where in the program it arose.")(command)
 
 

@@ -38,6 +38,10 @@ def stream(
     state: Annotated[
         Path | None, Option(metavar="FILE", help="Go on from this file if it exists, and keep in it what was read.")
     ] = None,
+    future: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Table of what is known in advance (fit --known), at all times to come."),
+    ] = None,
     verbose: Annotated[bool, Option("-v", "--verbose", help="Say how many rows a second, and what is held.")] = False,
     quiet: Annotated[bool, Option("-q", "--quiet", help="No notices; rows that are refused are still told.")] = False,
 ) -> None:
@@ -64,7 +68,9 @@ def stream(
     from conca.infer.session import Session
     from conca.infer.stream import Keeper, Stream
 
-    session = Session(conca.load(run))
+    session = Session(conca.load(run), future)
+    for line in session.coming.notices if session.coming and not quiet else ():
+        notice(line)
     resumed = state is not None and state.exists()
     if state is not None and resumed:
         session.load(state)
@@ -209,6 +215,8 @@ def closing(answers: Stream, state: Path | None) -> Iterator[str]:
         yield f"{answers.passed:,} rows were read before, as {state} says, and are passed over"
     if answers.refused:
         yield f"{answers.refused:,} rows were refused"
+    if answers.lost:
+        yield f"{answers.lost:,} rows were read, but not forecast from"
 
 
 class Meter:

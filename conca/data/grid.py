@@ -24,6 +24,8 @@ LARGEST = 2**62
 """Whole numbers as times lie below this."""
 REGULAR_FILL = 3.0
 """With at most this many grid rows per given row, times that fit a grid are taken to be on it."""
+OFTEN = 4
+"""A step is the least distance of two rows if at least one in so many has it, though another one may be more common."""
 
 
 @dataclass(frozen=True)
@@ -164,11 +166,12 @@ def find_grid(when: Integers, starts: NDArray[np.bool_], kind: str) -> Grid:
     if kind == "datetime" and (months := _monthly(when, starts, gaps)):
         return months
     sizes, counts = np.unique(gaps, return_counts=True)
-    common = int(sizes[counts.argmax()])
-    fits = (sizes % common == 0).all()
     total = gaps.sum(dtype=np.float64)  # of many series: more than 64-bit integers count
-    if fits and (total / common <= REGULAR_FILL * gaps.size or counts.max() * 2 >= gaps.size):
-        return Grid(kind, common)
+    for place in (int(counts.argmax()), 0):
+        step, share = int(sizes[place]), counts[place] / gaps.size
+        often = share * OFTEN >= 1 or place == counts.argmax()
+        if often and (sizes % step == 0).all() and (total / step <= REGULAR_FILL * gaps.size or share * 2 >= 1):
+            return Grid(kind, step)
     divisor = int(np.gcd.reduce(sizes))
     if total / divisor <= 1.5 * gaps.size:
         return Grid(kind, divisor)

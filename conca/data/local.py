@@ -62,8 +62,8 @@ def localised(
     Of a time that the clocks show twice, the first row of a series (in the order of the table, or from its end if the
     series has its latest row first) is the first moment, the next one the second. If there is only one such row, it is
     the moment that goes on from the row before it, or, at the beginning of a series, up to the row after it: a whole
-    number of steps away, the first moment if both are. `step`: nanoseconds, None: the most common distance, if most
-    rows have it. `before`: the moment before the first row of a series, by its number, where it is known. What the clocks
+    number of steps away, the first moment if both are. `step`: nanoseconds, None: the most common distance, if a
+    quarter of the rows has it. `before`: the moment before the first row of a series, by its number, where it is known. What the clocks
     never show is `SKIPPED`.
     """
     first, second = moments(local, zone)
@@ -91,9 +91,9 @@ def reading_order(local: Integers, codes: Integers) -> Integers:
 
 
 def usual_step(gaps: Integers) -> int:
-    """The most common distance, 1 if fewer than half of the rows have it."""
+    """The most common distance, 1 if fewer than a quarter of the rows have it."""
     sizes, counts = np.unique(gaps[gaps > 0], return_counts=True)
-    if not sizes.size or counts.max() * 2 < counts.sum():
+    if not sizes.size or counts.max() * 4 < counts.sum():
         return 1
     return int(sizes[counts.argmax()])
 

@@ -49,6 +49,12 @@ class Ahead:
         count = len(keys)
         return cls(keys, np.empty(count, np.int64), np.empty((count, shape[0]), np.int64), np.empty((count, *shape)))
 
+    def without(self, places: Sequence[int]) -> Ahead:
+        """The forecasts from all other rows."""
+        kept = np.delete(np.arange(len(self)), places)
+        keys = [self.keys[place] for place in kept.tolist()]
+        return Ahead(keys, self.cutoffs[kept], self.times[kept], self.quantiles[kept])
+
     def frame(self, schema: Schema, names: Sequence[str]) -> pd.DataFrame:
         """One row for each row, step and target, in the columns of `Forecaster.predict`; y is not known."""
         count, horizon, targets, _ = self.quantiles.shape

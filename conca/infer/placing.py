@@ -18,7 +18,7 @@ from conca.infer.memory import Memory
 from conca.infer.rows import Rows
 from conca.types import BadInput
 
-__all__ = ["ahead_of", "in_order", "laid_out", "off_clocks"]
+__all__ = ["ahead_of", "in_order", "laid_out", "moment", "off_clocks"]
 
 Integers = NDArray[np.int64]
 Fault = tuple[int, str]

@@ -8,11 +8,13 @@ from typing import Protocol
 
 import pandas as pd
 
+from conca.data.table import Source
+from conca.infer.coming import coming_of
 from conca.infer.fitted import Fitted
 from conca.infer.kept import fingerprint, read_memories, write_memories
 from conca.infer.memory import Memories
 from conca.infer.rows import Given, read_rows
-from conca.infer.stepping import refuse_known, sift, step
+from conca.infer.stepping import sift, step
 from conca.types import BadInput
 
 __all__ = ["Session", "push"]
@@ -47,11 +49,16 @@ class Session:
 
     Args:
         model: a fitted forecaster, or what it holds (`Fitted`).
+        future: where columns are known in advance: a table of their values at all times to come, with the columns of series and
+            time; without times, its rows are counted from the beginning of the stream.
+
+    Raises:
+        BadInput: for a future that cannot be read, lacks, or is not needed.
     """
 
-    def __init__(self, model: HasFitted | Fitted) -> None:
+    def __init__(self, model: HasFitted | Fitted, future: Source | None = None) -> None:
         self.fitted = model if isinstance(model, Fitted) else model.fitted
-        refuse_known(self.fitted)
+        self.coming = coming_of(future, self.fitted)
         self.memories: Memories = {}
         self._run: str | None = None
 
@@ -129,7 +136,10 @@ def push(sessions: Sequence[Session], rows: Sequence[Given]) -> list[pd.DataFram
             place, fault = min(sifted.faults)
             raise BadInput(f"{origin.cell(place, str(schema.time))}: {fault}")
         ready.append(sifted.rows)
-    after, found = step(fitted, [session.memories for session in sessions], ready)
-    for session, memories in zip(sessions, after):
-        session.memories = memories
-    return [one.frame(schema, fitted.columns) for one in found]
+    found = step(fitted, [one.memories for one in sessions], ready, [one.coming for one in sessions])
+    for stepped in found:
+        if stepped.faults:
+            raise BadInput(min(stepped.faults)[1].replace(", so this row is read, but not forecast from", ""))
+    for session, stepped in zip(sessions, found):
+        session.memories = stepped.memories
+    return [stepped.ahead.frame(schema, fitted.columns) for stepped in found]

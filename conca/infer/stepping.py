@@ -13,28 +13,18 @@ from conca.data.grid import ticks
 from conca.data.layout import FREE_FILL
 from conca.data.panel import Schema, Series
 from conca.infer.ahead import Ahead
+from conca.infer.coming import Coming
 from conca.infer.fitted import Fitted
 from conca.infer.forecast import CHUNK
 from conca.infer.memory import Memories, Memory, Reading, read_on
 from conca.infer.placing import ahead_of, in_order, laid_out, off_clocks
 from conca.infer.rows import Rows
-from conca.types import BadInput
 
-__all__ = ["Replay", "Sifted", "refuse_known", "sift", "spans", "step"]
+__all__ = ["Replay", "Sifted", "Stepped", "sift", "spans", "step"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Fault = tuple[int, str]
-
-
-def refuse_known(fitted: Fitted) -> None:
-    """Raise BadInput for a run that needs covariates of the future."""
-    known = getattr(fitted.schema, "known", ())
-    if known:
-        raise BadInput(
-            f"the run needs future values of {', '.join(known)}, which a stream does not have; "
-            "use predict with a table of them, or fit without"
-        )
 
 
 @dataclass(frozen=True)
@@ -125,18 +115,24 @@ class Part:
 
     stream   which stream
     name     of the series in its memories
-    places   of the rows among those of the stream
     memory   what was read before
     series   the rows on their grid
-    reading  the same, encoded
+    reading  the same, encoded; given are the rows to forecast from
+    places   of these among the rows of the stream
+    times    (n, H) of the steps ahead of these, as integers
+    known    (n, H, G) what is known in advance there; None if there is no such thing
+    faults   places of rows that cannot be forecast from, with the reason
     """
 
     stream: int
     name: tuple[str, ...]
-    places: Integers
     memory: Memory
     series: Series
     reading: Reading
+    places: Integers
+    times: Integers
+    known: NDArray[np.float32] | None
+    faults: list[Fault]
 
     def after(self) -> Memory:
         """What is held once the rows have been read."""
@@ -144,56 +140,89 @@ class Part:
         return Memory(self.memory.key, rows, self.reading.encoded.carry, tuple(self.reading.states))
 
 
-def parts_of(fitted: Fitted, stream: int, memories: Memories, rows: Rows) -> Iterator[Part]:
+@dataclass(frozen=True)
+class Stepped:
+    """What a step of one stream gives.
+
+    memories  what is held afterwards
+    ahead     the forecasts
+    faults    places of rows that were read, but could not be forecast from, with the reason
+    """
+
+    memories: Memories
+    ahead: Ahead
+    faults: list[Fault]
+
+
+def parts_of(fitted: Fitted, stream: int, memories: Memories, rows: Rows, coming: Coming | None) -> Iterator[Part]:
     """The rows of one stream, series by series."""
+    schema, horizon = fitted.schema, fitted.network.config.horizon
     for name, places in rows.by_series().items():
         some = rows.take(places) if len(places) < len(rows) else rows
         memory = memories.get(name) or Memory(some.keys[0])
-        series = laid_out(fitted.schema, memory, some)
-        encoded = fitted.encoding.encode(fitted.schema, series, memory.carry)
-        reading = Reading(encoded, series.given, memory.rows, list(memory.states))
-        yield Part(stream, name, places, memory, series, reading)
+        series = laid_out(schema, memory, some)
+        encoded = fitted.encoding.encode(schema, series, memory.carry)
+        times, given, known = ahead_of(schema.grid, series, horizon), series.given, None
+        faults: list[Fault] = []
+        if coming is not None:
+            known, there = coming.ahead(name, times)
+            whole = there.all(1)
+            for row in np.flatnonzero(~whole).tolist():
+                first = int(times[row, int((~there[row]).argmax())])
+                faults.append((int(places[row]), coming.lacking(name, first)))
+            given = given.copy()
+            given[given] = whole
+            places, times, known = places[whole], times[whole], known[whole]
+        reading = Reading(encoded, given, memory.rows, list(memory.states))
+        yield Part(stream, name, memory, series, reading, places, times, known, faults)
 
 
-def step(fitted: Fitted, before: Sequence[Memories], rows: Sequence[Rows]) -> tuple[list[Memories], list[Ahead]]:
-    """Read rows of many streams: the memories of each afterwards, and the forecasts from its rows, in their order.
+def step(
+    fitted: Fitted, before: Sequence[Memories], rows: Sequence[Rows], coming: Sequence[Coming | None]
+) -> list[Stepped]:
+    """Read rows of many streams: what each holds afterwards, and the forecasts from its rows, in their order.
 
     The rows must be such as `sift` lets through.
     """
-    config, grid = fitted.network.config, fitted.schema.grid
-    parts = [
-        part
-        for stream, (memories, some) in enumerate(zip(before, rows))
-        for part in parts_of(fitted, stream, memories, some)
-    ]
+    streams = enumerate(zip(before, rows, coming))
+    parts = [part for stream, (held, some, known) in streams for part in parts_of(fitted, stream, held, some, known)]
     read_on(fitted.network, [part.reading for part in parts], fitted.context)
     after = [dict(memories) for memories in before]
-    found = [Ahead.empty([*some.keys], config) for some in rows]
-    quantiles, begin = read_out(fitted, [part.reading for part in parts]), 0
+    found = [Ahead.empty(some.keys, fitted.network.config) for some in rows]
+    quantiles, begin = read_out(fitted, parts), 0
+    lost: list[list[Fault]] = [[] for _ in rows]
     for part in parts:
         after[part.stream][part.name] = part.after()
+        lost[part.stream] += part.faults
         ahead, end = found[part.stream], begin + len(part.places)
-        ahead.cutoffs[part.places] = ticks(part.series.times[part.series.given])
-        ahead.times[part.places] = ahead_of(grid, part.series, config.horizon)
+        ahead.cutoffs[part.places] = ticks(part.series.times[part.reading.given])
+        ahead.times[part.places] = part.times
         ahead.quantiles[part.places] = quantiles[begin:end]
         begin = end
-    return list(after), found
+    result = []
+    for memories, ahead, faults in zip(after, found, lost):
+        gone = [place for place, _ in faults]
+        result.append(Stepped(memories, ahead.without(gone) if gone else ahead, faults))
+    return result
 
 
-def read_out(fitted: Fitted, readings: Sequence[Reading]) -> Floats:
-    """Quantiles (N, H, K, Q) in the unit of the targets at the given rows of all readings, one reading after the other."""
+def read_out(fitted: Fitted, parts: Sequence[Part]) -> Floats:
+    """Quantiles (N, H, K, Q) in the unit of the targets at the rows to forecast from, one part after the other."""
     network = fitted.network
     config = network.config
-    if not readings:
+    some = [part for part in parts if len(part.places)]
+    if not some:
         return np.empty((0, config.horizon, len(config.bends), len(config.levels)))
-    hidden = torch.cat([h for one in readings for h in one.hidden], 1)
-    anchor = torch.from_numpy(np.concatenate([one.encoded.anchor[one.given] for one in readings]))
+    hidden = torch.cat([h for part in some for h in part.reading.hidden], 1)
+    anchor = torch.from_numpy(np.concatenate([part.reading.encoded.anchor[part.reading.given] for part in some]))
+    values = [part.known for part in some if part.known is not None]
+    known = torch.from_numpy(np.concatenate(values)) if values else None
     with torch.inference_mode():
-        scaled = torch.cat([network(h, a) for h, a in zip(torch.split(hidden, CHUNK, 1), torch.split(anchor, CHUNK))])
-    counts = [int(one.given.sum()) for one in readings]
+        chunks = [slice(begin, begin + CHUNK) for begin in range(0, len(anchor), CHUNK)]
+        scaled = torch.cat([network(hidden[:, c], anchor[c], None if known is None else known[c]) for c in chunks])
     unit, origin = (
-        np.repeat([getattr(one.encoded, name) for one in readings], counts, axis=0)[:, None, :, None]
+        np.repeat([getattr(part.reading.encoded, name) for part in some], [len(part.places) for part in some], axis=0)
         for name in ("unit", "origin")
     )
-    values: Floats = scaled.double().numpy() * unit + origin
-    return values
+    result: Floats = scaled.double().numpy() * unit[:, None, :, None] + origin[:, None, :, None]
+    return result

@@ -46,7 +46,8 @@ class Stream:
     Raises:
         BadInput: for a header that cannot be read or lacks a column.
 
-    After answers were taken: `rows`, `refused` and `passed`, how many rows were answered, refused and passed over.
+    After answers were taken: how many `rows` were read, `refused`, `passed` over, and how many of those that were read were `lost`
+    because what must be known in advance was not.
     """
 
     def __init__(self, session: Session, first: bytes, where: str, *, resumed: bool = False) -> None:
@@ -55,7 +56,7 @@ class Stream:
         self.session = session
         self.splitter, self.cells = Splitter(found), Cells(schema, found, where)
         self.replay = Replay(session.memories) if resumed and schema.time is not None else None
-        self.rows = self.refused = self.passed = 0
+        self.rows = self.refused = self.lost = self.passed = 0
         self.held_back: list[Record] = []
         self.after = session.memories
         config = session.fitted.network.config
@@ -97,11 +98,15 @@ class Stream:
         sifted = sift(fitted, self.session.memories, rows, self.replay)
         column = f", column '{fitted.schema.time}': "
         found = [*faults, *((lines[place], where + str(lines[place]) + column + why) for place, why in sifted.faults)]
-        (self.after,), (ahead,) = step(fitted, [self.session.memories], [sifted.rows])
-        self.rows += len(ahead)
-        self.refused += len(found)
+        (stepped,) = step(fitted, [self.session.memories], [sifted.rows], [self.session.coming])
+        read = [lines[place] for place in sifted.places.tolist()] if stepped.faults else []
+        found += [(read[place], f"{where}{read[place]}: {why}") for place, why in stepped.faults]
+        self.after = stepped.memories
+        self.rows += len(sifted.rows)
+        self.refused += len(found) - len(stepped.faults)
+        self.lost += len(stepped.faults)
         self.passed += sifted.passed
-        return Answer(ahead.lines(fitted.schema), [fault for _, fault in sorted(found)])
+        return Answer(stepped.ahead.lines(fitted.schema), [fault for _, fault in sorted(found)])
 
 
 class Keeper:

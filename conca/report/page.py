@@ -85,7 +85,7 @@ table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabu
 th, td { padding: 0.3rem 0.75rem 0.3rem 0; text-align: right; vertical-align: top; border-bottom: 1px solid var(--rule);
   white-space: nowrap; }
 th { font-weight: 600; color: var(--soft); }
-th.word, td.word { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 6rem; max-width: 24rem; }
+th.word, td.word { text-align: left; white-space: normal; overflow-wrap: break-word; min-width: 7.5rem; max-width: 24rem; }
 footer { margin: 2.5rem 0 1rem; color: var(--soft); font-size: 0.85rem; }
 @media print { figure, tr { break-inside: avoid; } }
 """

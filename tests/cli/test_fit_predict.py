@@ -165,3 +165,61 @@ def test_quantiles_and_members_can_be_chosen(say: Callable, data: Path) -> None:
     status, _, err = say("fit", data, *FIT, "--quantiles", "low,high", "--out", "other")
     assert (status, err.count("\n")) == (2, 1)
     assert "--quantiles: cannot read 'low,high'" in err
+
+
+def test_windows_and_score_give_tables_of_one_form(say: Callable, data: Path) -> None:
+    status, table, _ = say("fit", data, *FIT, "--windows", 4, "--step", 3, "--out", "run", "-q")
+    assert status == 0
+    assert Path("run/refit_scores.csv").exists()
+    more = pd.concat([pd.read_csv(data), later(60)])
+    more.to_csv("more.csv", index=False)
+    status, scores, err = say("score", "run", "more.csv")
+    assert (status, err) == (0, "")
+    first = [line.split("  ")[0].strip() for line in table.splitlines()]
+    assert first == [line.split("  ")[0].strip() for line in scores.splitlines()]
+    assert say("score", "run", data)[0] == 0
+
+
+def later(rows: int) -> pd.DataFrame:
+    hours = pd.date_range("2024-01-17 16:00", periods=rows, freq="h")
+    return pd.DataFrame({"time": hours, "load": 0.5, "heat": 0.25})
+
+
+def test_no_refit_keeps_the_model_that_was_judged(say: Callable, data: Path) -> None:
+    assert say("fit", data, *FIT, "--no-refit", "--out", "run", "-q")[0] == 0
+    assert not Path("run/refit").exists()
+    assert not Path("run/refit_scores.csv").exists()
+
+
+def test_what_is_known_in_advance_goes_through_files(say: Callable, data: Path) -> None:
+    table = pd.read_csv(data).assign(holiday=lambda t: (t.index % 50 == 0).astype(int))
+    table.to_csv("table.csv", index=False)
+    assert say("fit", "table.csv", *FIT, "--known", "holiday", "--out", "run", "-q")[0] == 0
+    status, out, err = say("predict", "run", "table.csv")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "--make-future" in err
+    assert say("predict", "run", "table.csv", "--make-future", "--out", "future.csv")[0] == 0
+    future = pd.read_csv("future.csv")
+    assert list(future) == ["time", "holiday"]
+    assert len(future) == 6
+    future.fillna({"holiday": 1}).to_csv("future.csv", index=False)
+    status, out, _ = say("predict", "run", "table.csv", "--future", "future.csv")
+    assert status == 0
+    assert len(pd.read_csv(io.StringIO(out))) == 6
+    future.fillna({"holiday": 1}).drop(index=2).to_csv("short.csv", index=False)
+    status, _, err = say("predict", "run", "table.csv", "--future", "short.csv")
+    assert status == 2
+    assert "short.csv" in err
+    assert str(future["time"][2]) in err
+
+
+def test_conventional_names_and_a_zone(say: Callable, data: Path) -> None:
+    table = pd.read_csv(data).rename(columns={"time": "ds", "load": "y"})
+    table.to_csv("table.csv", index=False)
+    words = ("fit", "table.csv", *FIT[4:], "--out", "run", "--no-refit", "--tz", "Europe/Rome")
+    status, _, err = say(*words)
+    assert status == 0
+    assert "'ds' as time" in err
+    status, _, err = say(*words[:-1], "Europe/Rom", "--force")
+    assert status == 2
+    assert "did you mean 'Europe/Rome'" in err

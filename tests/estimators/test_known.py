@@ -8,7 +8,16 @@ import conca
 from conca.estimators.forecaster import Forecaster
 from conca.types import BadInput
 
-SMALL = {"horizon": 5, "d_model": 16, "layers": "lstm", "members": 1, "length": 64, "batch_size": 8, "epochs": 20, "lr": 0.01}
+SMALL = {
+    "horizon": 5,
+    "d_model": 16,
+    "layers": "lstm",
+    "members": 1,
+    "length": 64,
+    "batch_size": 8,
+    "epochs": 20,
+    "lr": 0.01,
+}
 Q = ["q0.1", "q0.5", "q0.9"]
 
 
