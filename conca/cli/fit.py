@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from conca.cli.screen import frame, notice
 from conca.types import BadInput
+
+if TYPE_CHECKING:
+    from conca import Forecaster
 
 __all__ = ["fit"]
 
@@ -132,10 +135,20 @@ def fit(
         **roles,
         **given(test_fraction=test_fraction, windows=windows, step=step),
     )
-    if not quiet:
-        for line in (*forecaster.notices_, f"wrote {out}"):
-            notice(line)
+    lines = [*forecaster.notices_, *with_report(forecaster, out), f"wrote {out}"]
+    for line in () if quiet else lines:
+        notice(line)
     frame(forecaster.scores_)
+
+
+def with_report(forecaster: Forecaster, run: Path) -> list[str]:
+    """Draw the report of a run into it; a line where that cannot be done here."""
+    try:
+        from conca.report.write import write_report
+    except ModuleNotFoundError as error:
+        return [f"no report.html, since {error.name} is not installed; `conca report {run}` makes it later"]
+    write_report(forecaster, run / "report.html")
+    return []
 
 
 def levels(text: str) -> tuple[float, ...]:

@@ -62,15 +62,17 @@ def localised(
     Of a time that the clocks show twice, the first row of a series (in the order of the table, or from its end if the
     series has its latest row first) is the first moment, the next one the second. If there is only one such row, it is
     the moment that goes on from the row before it, or, at the beginning of a series, up to the row after it: a whole
-    number of steps away, the first moment if both are. `step`: nanoseconds, None: the most common distance, if a
-    quarter of the rows has it. `before`: the moment before the first row of a series, by its number, where it is known. What the clocks
-    never show is `SKIPPED`.
+    number of steps away, the first moment if both are. So of an hour that lacks once, the second one lacks. What the
+    clocks never show is `SKIPPED`.
+
+    step    nanoseconds; None: the most common distance, if a quarter of the rows has it
+    before  the moment before the first row of a series, by its number, where it is known
     """
     first, second = moments(local, zone)
     result = first.copy()
     if (first == second).all():
         return result
-    order = reading_order(local, codes)
+    order = reading_order(first, second, codes)
     starts = np.concatenate([[True], np.diff(codes[order]) != 0])
     if step is None:
         step = usual_step(np.diff(local[order])[~starts[1:]])
@@ -78,12 +80,12 @@ def localised(
     return result
 
 
-def reading_order(local: Integers, codes: Integers) -> Integers:
-    """The rows of the table series by series, from its end where a series has its latest row first."""
+def reading_order(first: Integers, second: Integers, codes: Integers) -> Integers:
+    """The rows of the table series by series, from its end where a series surely has its latest row first."""
     order = np.argsort(codes, kind="stable")
     begins = np.flatnonzero(np.concatenate([[True], np.diff(codes[order]) != 0]))
     ends = np.append(begins[1:], len(order)) - 1
-    backwards = local[order[begins]] > local[order[ends]]
+    backwards = first[order[begins]] > second[order[ends]]
     place = np.arange(len(order))
     series = np.repeat(np.arange(len(begins)), ends - begins + 1)
     mirrored = begins[series] + ends[series] - place
@@ -117,7 +119,7 @@ def chosen(
         earlier = before.get(int(codes[at]), SKIPPED) if starts[at] else SKIPPED
         if SKIPPED < earlier < second[at]:
             result[at] = going_on(int(first[at]), int(second[at]), earlier, step)
-        elif starts[at] or (opening and opening[-1] == at - 1):
+        elif starts[at] or (opening and opening[-1] == at - 1 and first[at] > first[at - 1]):
             opening.append(at)
         else:
             result[at] = going_on(int(first[at]), int(second[at]), int(result[at - 1]), step)

@@ -13,7 +13,7 @@ What counts as what, when it is not said:
 - all this is decided on the whole table, also on rows that are held out from training later; `Panel.known` takes the
   categories that occur only there out again;
 - a row that the table lacks between two of a series is the same as one whose cells are missing. So that the spacing
-  shows, rows next to each other must be the most common case, and of rows lost at random a third must be there. Missing
+  shows, rows next to each other must be the most common case, and of rows lost at random half must be there. Missing
   rows before the first one and after the last count only if the table has them: they say from when and up to when a
   series is known;
 - missing is an empty cell, NaN, None, NaT, or the words pandas knows (NA, n/a, null).

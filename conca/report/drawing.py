@@ -93,6 +93,9 @@ def svg_of(figure: Figure, name: str) -> str:
     """
     stream = io.StringIO()
     with _drawing:
+        if (layout := figure.get_layout_engine()) is not None:
+            layout.execute(figure)  # once; saving would do it while it draws everything twice
+            figure.set_layout_engine("none")
         figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     text = stream.getvalue()
     text = text[text.index("<svg") :]

@@ -22,6 +22,11 @@ READING = (
     "better. Coverage is the share of values between the lowest and the highest quantile"
 )
 
+REFIT = (
+    "After that a new network learned from all rows, for as many steps: it makes the forecasts of this run, and the chapters on what "
+    "it remembers are about it. On the rows once held out it scores as below, which says how well it fits, not how well it forecasts:"
+)
+
 
 def facts(forecaster: Forecaster) -> list[tuple[str, str]]:
     """What is forecast, from what, and by what, in words."""
@@ -68,10 +73,12 @@ def chapter(forecaster: Forecaster) -> Chapter:
     if len(forecaster.scores_):
         spread = config.quantiles[-1] - config.quantiles[0]
         parts += [READING + (f"; {spread:.2g} is right." if spread else "."), score_rows(forecaster.scores_)]
+        if len(forecaster.target_scores_):
+            parts.append(score_rows(forecaster.target_scores_))
     else:
         parts.append("No rows were held out, so there are no scores.")
-    again = getattr(forecaster, "refit_scores_", None)
-    if again is not None and len(again):
-        parts += ["After that the network was trained once more, on all rows, for as many steps:", score_rows(again)]
+    again = forecaster.refit_scores_
+    if len(again):
+        parts += [REFIT, score_rows(again)]
     parts += [str(line) for line in forecaster.notices_]
     return Chapter(TITLE, parts)

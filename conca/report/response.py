@@ -20,8 +20,8 @@ __all__ = ["Response", "picture", "reach", "response"]
 
 Floats = NDArray[np.float64]
 
-ROWS, LAGS = 384, 48
-"""Rows of the series that is bumped, at most, and how many places of it are tried."""
+ROWS, NEAR, LAGS = 384, 26, 40
+"""Rows of the series that is bumped, at most; how many of the last ones are tried, and how many of all."""
 FAINT = 0.05
 
 
@@ -44,20 +44,30 @@ class Response:
 def response(fitted: Fitted, target: int = 0) -> Response:
     """Forecast a series that stands still, then once more for each place with one value raised by one deviation.
 
-    The series stands at the mean of the first fitted one, its covariates at theirs, and ends where that one ended.
+    The series stands at the mean of the first fitted one, its covariates at theirs, also those known in advance, and ends where
+    that one ended.
     """
     encoding, horizon = fitted.encoding, fitted.network.config.horizon
-    still = standing(fitted)
-    rows = len(still)
-    lags = np.unique(np.geomspace(1, max(rows - 1, 1), LAGS).round().astype(np.int64))
+    beyond = horizon if fitted.schema.known else 0
+    still = standing(fitted, ROWS + beyond)
+    rows = len(still) - beyond
+    steps = np.unique([1, (horizon + 1) // 2, horizon])
+    lags = tried(rows - 1, steps, encoding.anchor.seasons)
     bump = encoding.own[0].scale[target]
     encoded = [encoding.encode(fitted.schema, still)]
     encoded += [raised(encoding, fitted, still, rows - int(lag), target, bump) for lag in lags]
     cutoffs = [np.array([rows - 1])] * len(encoded)
     found = np.concatenate(forecast(fitted.network, encoded, cutoffs, context=fitted.context))
     median = found[:, :, target, fitted.network.middle]
-    steps = np.unique([1, (horizon + 1) // 2, horizon])
     return Response(lags, steps, (median[1:] - median[0])[:, steps - 1].T / bump, bump)
+
+
+def tried(longest: int, steps: NDArray[np.int64], seasons: tuple[int, ...]) -> NDArray[np.int64]:
+    """Lags up to the longest: the first ones, then ever fewer; and the rows that these steps start from by their seasons."""
+    spaced = np.geomspace(1, max(longest, 1), LAGS).round().astype(np.int64)
+    starts = [season * -(-step // season) - step + 1 for season in seasons for step in steps.tolist()]
+    every = np.unique([*range(1, NEAR + 1), *spaced, *starts, *(season + 1 for season in seasons)])
+    return np.asarray(every[every <= max(longest, 1)], dtype=np.int64)
 
 
 def raised(encoding: Encoding, fitted: Fitted, still: Series, row: int, target: int, bump: float) -> Encoded:
@@ -68,10 +78,10 @@ def raised(encoding: Encoding, fitted: Fitted, still: Series, row: int, target: 
     return encoding.encode(fitted.schema, changed)
 
 
-def standing(fitted: Fitted) -> Series:
-    """A series at the means of the first fitted one, up to where that one ended."""
+def standing(fitted: Fitted, rows: int) -> Series:
+    """A series of at most so many rows at the means of the first fitted one, up to where that one ended."""
     schema, encoding = fitted.schema, fitted.encoding
-    times = times_until(fitted.ends.times[0], min(fitted.context, ROWS), schema.grid)
+    times = times_until(fitted.ends.times[0], rows, schema.grid)
     rows = len(times)
     target = encoding.own[0].inverse(unbent(encoding.scaler.mean, encoding.bends))
     numeric = unbent(encoding.covariates.mean, encoding.covariate_bends)

@@ -32,9 +32,7 @@ def write_report(forecaster: Forecaster, path: str | Path) -> None:
 def report(forecaster: Forecaster) -> Page:
     """All chapters. Raises RuntimeError before `fit`."""
     fitted, schema, levels = forecaster.fitted, forecaster.schema_, forecaster.config.quantiles
-    found: Evaluation | None = getattr(forecaster, "evaluation_", None)
-    if found is not None and not len(found.y):
-        found = None
+    found = forecaster.evaluation_
 
     def of(title: str, draw: Callable[[Evaluation], Chapter]) -> Chapter:
         return Chapter(title, (ABSENT,)) if found is None else draw(found)

@@ -64,6 +64,7 @@ def train_forecast(
         OSError: if a file cannot be written; a ChildProcessError if one of several processes ends before its time.
     """
     place = place_of(recipe.devices)
+    check_batch(pieces, network, place.processes)
     with together(place, learnt, place, network, pieces, validation, recipe, None):
         return learnt(place, network, pieces, validation, recipe, folder if first() else None, progress, resume)
 
@@ -92,7 +93,7 @@ def learnt(
             keeper = Keeper(course, folder, saved)
             trainer = trainer_of(place, recipe, [keeper, *([Bar(course)] if progress and first() else [])])
             learner = ForecastLearner(network, course)
-            shares = Shares(pieces, course, members, len(network.config.levels))
+            shares = Shares(pieces, course, len(network.towers), len(network.config.levels))
             own = validation[rank() :: world()]
             checks = DataLoader(Checks(own), batch_size=None) if own else None
             with interruptible(trainer):
@@ -106,6 +107,13 @@ def learnt(
         raise BadInput(f"the training diverged with lr {recipe.lr:g}; give a smaller one")
     network.eval()
     return course.trained
+
+
+def check_batch(pieces: Pieces, network: ForecastNetwork, processes: int) -> None:
+    """Raise BadInput unless every process has at least one piece of each member."""
+    size = pieces.batch_size // len(network.towers)
+    if size < processes:
+        raise BadInput(f"batch_size {size} is too small for {processes} devices; give a larger one, or fewer devices")
 
 
 def found(folder: Path | None) -> dict[str, Any] | None:

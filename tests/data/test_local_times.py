@@ -79,13 +79,11 @@ def test_several_series_whose_rows_are_interleaved(zone, step):
     times = around(zone, 1, step)
     local = table_of(shown(times, zone))
     apart = [local.assign(s=name, y=local["y"] + shift) for name, shift in (("a", 0), ("b", 100), ("c", 1000))]
-    order = np.argsort(np.concatenate([np.random.default_rng(0).permutation(180)[i * 60 :][:60] for i in range(3)]))
     mixed = pd.concat(apart, ignore_index=True)
     place = np.random.default_rng(1).permutation(np.repeat([0, 1, 2], 60))
     rows = np.empty(180, dtype=int)
     for one in range(3):
         rows[place == one] = one * 60 + np.arange(60)
-    assert len(order) == 180
     panel = read_panel(mixed.iloc[rows], target="y", time="t", series="s", tz=zone)
     assert not panel.notices
     for series in panel.series:
@@ -130,6 +128,14 @@ def test_the_later_half_of_the_repeated_hour_with_rows_lost():
     panel = read_panel(table_of([f"2024-10-27 {time}" for time in only_late]), target="y", time="t", tz="Europe/Rome")
     found = restore(panel.series[0].times, panel.schema.grid)[panel.series[0].given]
     assert [str(time)[-6:] for time in found] == ["+02:00"] * 2 + ["+01:00"] * 5
+
+
+def test_a_few_rows_within_the_repeated_hour_go_forward():
+    times = pd.date_range("2024-10-27 00:30", periods=3, freq="30min", tz="UTC")  # 02:30, 02:00, 02:30
+    for rows in (2, 3):
+        table = table_of(shown(times[:rows], "Europe/Rome"))
+        panel = read_panel(table, target="y", time="t", tz="Europe/Rome")
+        np.testing.assert_array_equal(panel.series[0].times, times[:rows].tz_localize(None).to_numpy())
 
 
 def test_a_repeated_hour_that_stands_there_once_is_the_first():

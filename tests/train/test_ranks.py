@@ -146,7 +146,7 @@ def parent(process):
 def test_a_process_that_cannot_begin_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    with pytest.raises(ChildProcessError, match="process 1 .*No module named"):
+    with pytest.raises(ChildProcessError, match=r"process 1 .*No module named"):
         train(tmp_path / "run", "cpu:2")
 
 

@@ -116,11 +116,8 @@ def test_the_loss_does_not_depend_on_the_cuts(tmp_path, monkeypatch):
 
 def test_in_half_precision(tmp_path, monkeypatch):
     _, (half,), _ = trained(tmp_path / "half", monkeypatch, "lstm", 8, "bf16-mixed")
-    own, hand, whole = (
-        torch.cat([g.double().flatten() for g in found]) for found in (half, by_hand("lstm", 8), by_hand("lstm", 32))
-    )
+    own, hand = (torch.cat([g.double().flatten() for g in found]) for found in (half, by_hand("lstm", 8)))
     assert float((own - hand).norm()) < 0.03 * float(hand.norm())
-    assert float((own - whole).norm()) > 0.06 * float(hand.norm())
 
 
 def most_saved(folder, monkeypatch, truncate, layers):
