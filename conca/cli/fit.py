@@ -72,7 +72,7 @@ def fit(
     patience: Annotated[int | None, Option(metavar="N", help="Epochs without a better one before it stops.")] = None,
     seed: Annotated[int | None, Option(metavar="N", help="Same seed, same machine, same run.")] = None,
     devices: Annotated[
-        str | None, Option(metavar="WORD", help="Where to train: auto, cpu, cuda, cuda:0, or a number: 2.")
+        str | None, Option(metavar="WORD", help="Where to train: auto, cpu, cuda, cuda:1; more than one: 2, cpu:2, cuda:0,1.")
     ] = None,
     precision: Annotated[
         str | None, Option(metavar="WORD", help="32-true, bf16-mixed, 64-true; on a GPU 16-mixed too.")
@@ -102,6 +102,7 @@ def fit(
     taken up again by the same command with --resume, and ends as if nothing had been.
     """
     import conca
+    from conca.train.ranks import first
 
     options = given(
         layers=layers,
@@ -135,6 +136,8 @@ def fit(
         **roles,
         **given(test_fraction=test_fraction, windows=windows, step=step),
     )
+    if not first():
+        return
     lines = [*forecaster.notices_, *with_report(forecaster, out), f"wrote {out}"]
     for line in () if quiet else lines:
         notice(line)

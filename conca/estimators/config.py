@@ -39,13 +39,13 @@ class ForecastConfig:
     dropout       on what a block adds
     epochs        at most so many; an epoch reads each row about four times
     max_minutes   of training at most
-    batch_size    pieces of series in a step, for each member
+    batch_size    pieces of series in a step of all devices together, for each member
     length        rows of a piece
     truncate      rows that gradients go back through, the state is carried on; None: the whole piece
     lr, weight_decay  highest rate and decay of AdamW
     patience      epochs without a better validation error before training stops
     seed          not negative; same seed, same machine, same run
-    devices       auto (a GPU if there is one), cpu, cuda, or one of several as cuda:1
+    devices       auto (a GPU if there is one), cpu, cuda, or one of several as cuda:1; more than one: 2, cpu:2, cuda:0,1
     precision     32-true, bf16-mixed, 64-true, and on a GPU 16-mixed
     """
 

@@ -29,6 +29,7 @@ from conca.infer.forecast import forecast
 from conca.infer.frame import check_names, long_frame
 from conca.models.forecast import ForecastNetwork
 from conca.models.run import check_free, new_folder
+from conca.train.ranks import first
 from conca.types import BadInput
 
 __all__ = ["Forecaster"]
@@ -169,7 +170,7 @@ class Forecaster:
                 is written; of a training that is interrupted, what `resume` needs is kept beside `out`.
         """
         held = HoldOut(self.config.horizon, test_fraction, windows, step)
-        if out is not None:
+        if out is not None and first():
             check_free(Path(out), force, resume)
         columns = Columns(target, time, series, covariates, categorical, known, tz)
         panel = read_columns(data, columns, minimum=held.minimum, strict=strict)
@@ -189,7 +190,7 @@ class Forecaster:
             run, self.notices_ = fit_run(
                 self.config, panel, plan, folder, progress=progress, resume=resume, refit=refit
             )
-            if out is not None:
+            if out is not None and first():
                 write_run(folder, run)
             self._run = run
         return self

@@ -16,6 +16,7 @@ import numpy as np
 
 from conca.data.panel import Panel, Series
 from conca.models.run import UNFINISHED, new_folder, write_whole
+from conca.train.ranks import first
 from conca.types import BadInput
 
 __all__ = ["stamp", "workplace"]
@@ -37,11 +38,11 @@ def stamp(panel: Panel, options: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def workplace(out: str | Path | None, force: bool, resume: bool, needed: dict[str, Any]) -> Iterator[Path]:
-    """The new run folder, or a temporary one that disappears.
+    """The new run folder, or a temporary one that disappears (also in all but the first of several processes).
 
     With `resume` it may hold a training that was stopped. Raises BadInput if that had another stamp than `needed`.
     """
-    if out is None:
+    if out is None or not first():
         temporary = Path(tempfile.mkdtemp(prefix="conca-"))
         try:
             yield temporary

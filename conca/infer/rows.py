@@ -15,7 +15,7 @@ from conca.data.encoding import named
 from conca.data.layout import fitted_rows
 from conca.data.panel import Key, Schema
 from conca.data.roles import check_columns
-from conca.data.rows import Sorted, read_keys
+from conca.data.rows import Sorted, check_kind, read_keys
 from conca.data.table import Origin, Source, read_table
 from conca.data.times import read_times
 from conca.types import BadInput
@@ -113,4 +113,5 @@ def when_of(column: pd.Series[Any], origin: Origin, schema: Schema) -> tuple[Int
     rows = Sorted(
         origin, str(column.name), [()], order, times.when, starts, times.kind, zone, wall=clocks and grid.wall
     )
+    check_kind(rows, grid)
     return fitted_rows(rows, grid).when, clocks and not grid.wall

@@ -27,10 +27,10 @@ Floats = NDArray[np.float64]
 TITLE = "What it remembers"
 READING = (
     "First measured, whatever the layers are: a series stands still at its mean, one past value is raised, and the median forecast "
-    "moves by a share of that. The forecast starts from the last known value, so that one counts for much; how slowly the lines fall "
-    "before it says how long the network remembers."
+    "moves by a share of that. How slowly the lines fall says how long the network remembers. The forecast itself starts from the "
+    "last known value{seasons}: what was there counts for much, whatever the layers remember."
 )
-SEASONS = "It also starts from what came {rows} rows before each step, which shows as a peak there if the table has such a season."
+SEASONS = ", corrected by what came {rows} rows before each step, as far as the table has such a season"
 SSM = (
     "A state-space layer is many small memories side by side. Each answers an impulse by its kernel, K(t) = Re sum 2 C b a^t, and "
     "forgets at a rate of its own: after one time scale, 1 / (-Re A dt) rows, e^-1 of what came in is left."
@@ -39,7 +39,7 @@ GATES = (
     "An LSTM keeps a share f of each cell from row to row. What f is depends on the input; from the weights one can read it at rest "
     "(input and output 0), where a cell loses all but e^-1 in -1 / ln f rows."
 )
-LAYERS, CHANNELS, TARGETS, LONGEST = 4, 4, 2, 1024
+LAYERS, CHANNELS, TARGETS, LONGEST = 4, 3, 2, 1024
 
 
 def layers_of(stack: nn.Module, family: type[nn.Module]) -> list[tuple[str, Any]]:
@@ -90,9 +90,8 @@ def forget_times(layer: LSTM) -> Floats:
 def chapter(fitted: Fitted) -> Chapter:
     """The measured response of the whole network, and what the weights of the first member say."""
     grid, tower = fitted.schema.grid, fitted.network.towers[0]
-    parts: list[str | Picture | Table] = [READING]
-    if seasons := fitted.encoding.anchor.seasons:
-        parts.append(SEASONS.format(rows=" and ".join(map(str, seasons))))
+    rows = " and ".join(map(str, fitted.encoding.anchor.seasons))
+    parts: list[str | Picture | Table] = [READING.format(seasons=SEASONS.format(rows=rows) if rows else "")]
     for target, name in enumerate(fitted.schema.target[:TARGETS]):
         parts.append(response.picture(response.response(fitted, target), name, grid, f"response-{target}"))
     assert isinstance(tower.stack, nn.Module)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conca.data.encoding import Encoded, Encoding
-from conca.data.grid import FIRST, Grid, untick
+from conca.data.grid import FIRST, LARGEST, Grid, untick
 from conca.data.panel import Series
 from conca.infer.fitted import Fitted
 from conca.infer.forecast import forecast
@@ -109,8 +109,8 @@ def times_until(last: int, rows: int, grid: Grid) -> NDArray[np.int64]:
         months = month - grid.months * np.arange(rows)[::-1]
         when = months[months >= (1678 - 1970) * 12].astype("datetime64[M]").astype("datetime64[ns]").astype(np.int64)
     else:
-        when = last - grid.step * np.arange(rows)[::-1]
-        when = when[when >= FIRST] if grid.kind == "datetime" else when
+        first = FIRST if grid.kind == "datetime" else -LARGEST
+        when = last - grid.step * np.arange(min(rows, (last - first) // grid.step + 1))[::-1]
     return untick(when, grid.kind)
 
 

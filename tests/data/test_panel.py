@@ -242,15 +242,28 @@ CELLS = [
     "5",
     "True",
     "now",
+    "2024-10-27 02:30",
+    "2024-03-31 02:30",
+    "2024-10-27 02:30+01:00",
     " ",
     "9" * 20,
 ]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(*[st.sampled_from(CELLS)] * 4), max_size=6),
-    st.sampled_from([{}, {"time": "t"}, {"series": "s"}, {"time": "t", "series": "s"}, {"categorical": ["k"]}]),
+    st.sampled_from(
+        [
+            {},
+            {"time": "t"},
+            {"series": "s"},
+            {"time": "t", "series": "s"},
+            {"categorical": ["k"]},
+            {"time": "t", "tz": "Europe/Rome"},
+            {"known": ["k", "s"]},
+        ]
+    ),
     st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=2),
 )
 def test_any_file_is_read_or_refused_in_one_line(tmp_path, rows, roles, damage):

@@ -117,7 +117,7 @@ def test_without_windows_it_runs_to_its_end(tmp_path):
 
 
 def test_unknown_devices_and_precisions(tmp_path):
-    for change in ({"devices": "seven"}, {"devices": "cuda:7"}, {"devices": "2"}, {"precision": "3-true"}):
+    for change in ({"devices": "seven"}, {"devices": "cuda:7"}, {"precision": "3-true"}):
         with pytest.raises(BadInput, match=r"devices|precision") as error:
             trained(tmp_path / str(change), changed(RECIPE, **change))
         assert "\n" not in str(error.value)
