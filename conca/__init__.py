@@ -1,7 +1,7 @@
 """Memories that flow and memories that settle: sequence models and energy models for PyTorch.
 
-Names are handed on when they are first asked for: `import conca` costs next to nothing and needs no optional package. A family of
-layers of your own in `conca/layers` is found by the name of its class.
+Names, and rooms such as `conca.infer`, are handed on when they are first asked for: `import conca` costs next to nothing and needs
+no optional package. A family of layers of your own in `conca/layers` is found by the name of its class.
 
 Imported before PyTorch, it sets two variables where you have not chosen. OMP_WAIT_POLICY=passive: PyTorch's threads sleep between
 products instead of taking the processor from kernels and other programs. THP_MEM_ALLOC_ENABLE=1: large tensors lie on large pages,
@@ -110,11 +110,14 @@ _WHERE = {
     "param_groups": "conca.train.groups",
     "plain_bodies": "conca.ops.bodies",
 }
+_ROOMS = ("infer", "laws", "layers", "energy", "ops")
 
 
 def __getattr__(name: str) -> Any:
     """Import the module that holds `name`; a missing optional package is named together with what installs it."""
     try:
+        if name in _ROOMS:
+            return import_module(f"conca.{name}")
         value = getattr(import_module(_WHERE[name]), name) if name in _WHERE else _family(name)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]

@@ -3,10 +3,14 @@
 import doctest
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 import runpy
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -33,6 +37,18 @@ def commands(text: str) -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("conca ")]
 
 
+def run(command: list[str]) -> int:
+    """Run a command as a shell would, with `<` and `>`."""
+    words = small(command)
+    if "<" not in words:
+        return main([*words, "-q"] if words[0] != "info" else words)
+    source, target = (words[words.index(mark) + 1] for mark in "<>")
+    program = "import sys; from conca.cli.main import main; sys.exit(main())"
+    with open(source, "rb") as rows, open(target, "wb") as found:
+        words = [sys.executable, "-c", program, *words[: words.index("<")]]
+        return subprocess.run(words, stdin=rows, stdout=found, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode
+
+
 def small(command: list[str]) -> list[str]:
     options = [word for key, value in SMALL.items() for word in (f"--{key.replace('_', '-')}", str(value))]
     return [*command, *options] if command[0] == "fit" else command
@@ -45,12 +61,26 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "examples" / "data").mkdir(parents=True)
     pd.read_csv(ROOT / DATA, nrows=700).to_csv(tmp_path / DATA, index=False)
     (tmp_path / "mine.py").write_text(next(block for block in blocks("python") if block.startswith('"""mine.py"""')))
+    pd.read_csv(tmp_path / DATA).tail(50).to_csv(tmp_path / "rows.csv", index=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def air(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that the README makes first."""
+    torch.set_default_dtype(torch.float32)
+    folder = tmp_path_factory.mktemp("air") / "air"
+    table = pd.read_csv(ROOT / DATA, nrows=700)
+    conca.Forecaster(horizon=24, **SMALL).fit(
+        table, target="pm2.5", time="time", out=folder, progress=False, refit=False
+    )
+    return folder
+
+
 @pytest.mark.parametrize("block", blocks("python"))
-def test_a_block_of_python_runs(block: str, desk: Path) -> None:
+def test_a_block_of_python_runs(block: str, desk: Path, air: Path) -> None:
+    shutil.copytree(air, desk / "runs" / "air")
     options = ", ".join(f"{key}={value!r}" for key, value in SMALL.items())
     if "Forecaster" in block:
         assert "Forecaster(horizon=24)" in block
@@ -64,15 +94,16 @@ def test_the_commands_of_a_page_run(page: str, desk: Path, capfd: pytest.Capture
     found = commands((ROOT / page).read_text())
     assert found
     for command in found:
-        assert main([*small(command), "-q"] if command[0] != "info" else command) == 0, capfd.readouterr().err
-    assert (desk / "forecast.csv").exists() == (page == "README.md")
+        assert run(command) == 0, capfd.readouterr().err
+    for name in ("forecast.csv", "forecasts.csv", "air.state", "runs/air/report.html"):
+        assert (desk / name).exists() == (page == "README.md")
 
 
 def test_the_demo_runs_the_commands_of_the_readme() -> None:
     rule = re.search(r"^demo:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
     assert rule
     lines = [line.replace("$(BIN)/", "").replace("$(DATA)", DATA) for line in rule[1].splitlines()]
-    told = [["conca", *command] for command in commands(README) if command[0] in {"fit", "predict"}]
+    told = [["conca", *command] for command in commands(README)[:2]]
     assert [shlex.split(line) for line in lines] == [[*command, "--force"] for command in told]
 
 

@@ -52,17 +52,14 @@ def predict(
     import conca
 
     forecaster = conca.load(run)
-    if make_future:
-        forecast = forecaster.make_future(data)
-    else:
-        forecast = forecaster.predict(data, rolling=rolling, future=future)
+    wanted = forecaster.make_future(data) if make_future else forecaster.predict(data, rolling=rolling, future=future)
     if not quiet:
         for line in forecaster.notices_:
             notice(line)
     if path is None:
-        forecast.to_csv(sys.stdout, index=False)
+        wanted.to_csv(sys.stdout, index=False)
     else:
-        write_whole(forecast, path)
+        write_whole(wanted, path)
 
 
 def check_free(path: Path, force: bool) -> None:

@@ -250,7 +250,7 @@ CELLS = [
 ]
 
 
-@settings(max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(*[st.sampled_from(CELLS)] * 4), max_size=6),
     st.sampled_from(

@@ -152,7 +152,7 @@ def test_residuals_by_hour_follow_the_clock_of_the_table():
     assert found.tolist() == list(range(24))
     np.testing.assert_array_equal(mean, np.arange(24) - 12.0)
     np.testing.assert_array_equal(size_, np.abs(np.arange(24) - 12.0))
-    shifted, mean, _ = by_cycle(np.r_[hours % 24 - 12.0], times, Grid("datetime", HOUR, zone="+02:00"), "hour")
+    _, mean, _ = by_cycle(np.r_[hours % 24 - 12.0], times, Grid("datetime", HOUR, zone="+02:00"), "hour")
     assert mean[2] == -12.0, "00:00 UTC is 02:00 there"
     days = np.arange(14) * DAY  # 1970-01-01 was a Thursday
     places, mean, _ = by_cycle(np.r_[np.ones(7), np.nan, np.ones(6)], days, Grid("datetime", DAY), "weekday")

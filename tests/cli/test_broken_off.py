@@ -1,0 +1,145 @@
+"""`conca fit` broken off: killed, told to end, out of disk, twice at once; and taken up again."""
+
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from conca.cli.main import main
+from conca.models.run import lock_of
+
+ROOT = Path(__file__).resolve().parents[2]
+OPTIONS = (
+    "--target y --time time --horizon 3 --layers lstm --d-model 8 --length 32 --epochs 3 --batch-size 4 --members 2 -q"
+)
+PROGRAM = """
+import os, sys
+import torch
+torch.set_num_threads(1)
+torch.set_default_dtype(torch.float64)
+from conca.train import keeper
+keeper.PAUSE, keeper.SHARE = 0.0, 0
+end, calls = keeper.Keeper.on_train_batch_end, 0
+def deadly(self, *rest):
+    global calls
+    end(self, *rest)
+    calls += 1
+    if calls == int(sys.argv[1]):
+        os.kill(os.getpid(), 9)
+    if calls == 3:
+        print("three steps", flush=True)
+        if sys.argv[1] == "wait":
+            sys.stdin.read()
+keeper.Keeper.on_train_batch_end = deadly
+from conca.cli.main import main
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[2:]))
+""".replace("int(sys.argv[1])", "(sys.argv[1].isdigit() and int(sys.argv[1]))")
+
+
+@pytest.fixture
+def table(tmp_path):
+    draw, rows = np.random.default_rng(0), 240
+    y = np.sin(np.arange(rows) / 4) + 0.1 * draw.normal(size=rows)
+    times = pd.date_range("2024-01-01", periods=rows, freq="h")
+    pd.DataFrame({"time": times, "y": y}).to_csv(tmp_path / "table.csv", index=False)
+    return tmp_path / "table.csv"
+
+
+def words(table, out, *more):
+    return ["fit", str(table), *OPTIONS.split(), "--out", str(out), *more]
+
+
+def program(when, arguments, **options):
+    command = [sys.executable, "-c", PROGRAM, str(when), *arguments]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+def contents(run):
+    return {path.name: path.read_bytes() for path in run.iterdir() if path.is_file() and path.suffix != ".html"}
+
+
+def test_killed_in_both_trainings_it_ends_as_if_nothing_had_been(tmp_path, table):
+    assert main(words(table, tmp_path / "whole")) == 0
+    for when in (13, 40):  # in the second epoch; and, after twenty more of the first training, in the last one
+        with program(when, words(table, tmp_path / "run", "--resume")) as process:
+            process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert not (tmp_path / "run").exists()
+    assert main(words(table, tmp_path / "run", "--resume")) == 0
+    one, two = contents(tmp_path / "whole"), contents(tmp_path / "run")
+    assert one.keys() == two.keys() >= {"model.safetensors", "metrics.csv", "scores.csv", "refit_scores.csv"}
+    assert [name for name in one if one[name] != two[name]] == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "table.csv", "whole"]
+
+
+def test_what_was_broken_off_is_neither_lost_nor_mixed_up(tmp_path, table, capsys):
+    with program(9, words(table, tmp_path / "run")) as process:
+        process.communicate()
+    assert main(words(table, tmp_path / "run")) == 2
+    assert "continue with resume (--resume)" in capsys.readouterr().err
+    assert main([*words(table, tmp_path / "run", "--resume"), "--lr", "0.1"]) == 2
+    line = capsys.readouterr().err
+    assert "lr" in line
+    assert line.count("\n") == 1
+    assert main(words(table, tmp_path / "run", "--resume")) == 0
+    capsys.readouterr()
+    assert main(words(table, tmp_path / "run", "--resume")) == 2
+    assert "finished" in capsys.readouterr().err
+
+
+def test_two_at_once(tmp_path, table, capsys):
+    with program("wait", words(table, tmp_path / "run")) as process:
+        assert process.stdout.readline() == "three steps\n"
+        assert lock_of(tmp_path / "run").exists()
+        for more in ([], ["--force"], ["--resume"]):
+            assert main(words(table, tmp_path / "run", *more)) == 2
+            assert f"another training (process {process.pid}) is writing it" in capsys.readouterr().err
+        assert main(words(table, tmp_path / "other")) == 0
+        process.communicate()
+    assert process.returncode == 0
+    one, two = contents(tmp_path / "other"), contents(tmp_path / "run")
+    assert [name for name in one if one[name] != two[name]] == []
+
+
+def test_told_to_end(tmp_path, table):
+    with program("wait", words(table, tmp_path / "run")) as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        _, line = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in line
+    assert main(words(table, tmp_path / "run", "--resume")) == 0
+
+
+def limited(size):
+    """No file of this process may become larger; a write beyond that is an error, as on a full disk."""
+
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    return limit
+
+
+@pytest.mark.parametrize("size", [0, 2000, 30_000])
+def test_a_full_disk(tmp_path, table, size):
+    assert main(words(table, tmp_path / "run", "--epochs", "1")) == 0
+    before = contents(tmp_path / "run")
+    with program("never", words(table, tmp_path / "run", "--force"), preexec_fn=limited(size)) as process:
+        _, err = process.communicate()
+    assert process.returncode == 2, err
+    assert err.count("\n") == 1
+    assert "File too large" in err
+    assert contents(tmp_path / "run") == before
+    left = [path for path in tmp_path.iterdir() if path.name not in ("run", "table.csv")]
+    assert all((path / "checkpoints" / "last.ckpt").exists() for path in left)
+    assert main(words(table, tmp_path / "run", "--force", "--resume")) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "table.csv"]

@@ -1,0 +1,182 @@
+"""The report of fitted forecasters, easy and hostile: every chapter is there, and its words carry the numbers."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from conca.estimators.forecaster import Forecaster
+from conca.report.page import Picture, Table, render
+from conca.report.words import number
+from conca.report.write import ABSENT, report, write_report
+
+SMALL = {"horizon": 6, "layers": "s4d", "d_model": 8, "members": 1, "epochs": 2, "length": 48, "batch_size": 4}
+TITLES = [
+    "What it is",
+    "Training",
+    "Forecasts beside what came",
+    "Error by step",
+    "Residuals",
+    "Calibration",
+    "What it remembers",
+    "What the state holds",
+]
+SCRIPT = "<script>alert(1)</script>"
+MONEY = "$x_1$ \\frac{1}{2} " + "long " * 40
+GLYPHS = "名前 ünïcode 🌧 \"'&"
+
+
+def hourly(rows=240, freq="h"):
+    hours = np.arange(rows)
+    draw = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "when": pd.date_range("2024-01-01", periods=rows, freq=freq),
+            "load": 50 + 20 * np.sin(2 * np.pi * hours / 24) + 3 * draw.normal(size=rows),
+            "heat": draw.normal(5, 2, rows),
+        }
+    )
+
+
+def fit(table, options=None, **columns):
+    torch.set_default_dtype(torch.float32)
+    columns = {"target": "load", "time": "when", "progress": False} | columns
+    return Forecaster(**(SMALL | (options or {}))).fit(table, **columns)
+
+
+def pictures(page):
+    return [part for chapter in page.chapters for part in chapter.parts if isinstance(part, Picture)]
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return fit(hourly(), known=["heat"])
+
+
+def test_every_chapter_is_there_and_every_picture_has_words(plain):
+    page = report(plain)
+    assert [chapter.title for chapter in page.chapters] == TITLES
+    for chapter in page.chapters:
+        assert len(chapter.parts) > 1
+    for picture in pictures(page):
+        assert re.search(r"\d", picture.alt), "its numbers stand beside it"
+        assert picture.caption[1:] in picture.alt or picture.caption in picture.alt
+        assert "nan" not in picture.alt
+    counts = [sum(isinstance(part, Picture) for part in chapter.parts) for chapter in page.chapters]
+    assert counts == [0, 1, 6, 1, 4, 2, 4, 1]
+
+
+def test_the_words_carry_the_numbers(plain):
+    page = report(plain)
+    text = render(page)
+    for value in plain.scores_.to_numpy().ravel():
+        assert f">{number(value)}</td>" in text.replace("\n", "")
+    steps = plain.evaluation_.by_step[0, :, 0]
+    errors = next(p for p in page.chapters[3].parts if isinstance(p, Picture))
+    assert f"error is {number(steps[0])} at step 1 and {number(steps[-1])} at step 6" in errors.alt
+    training = next(p for p in page.chapters[1].parts if isinstance(p, Picture))
+    best = plain.history_["val/loss"].min()
+    assert f"validation loss of {number(best)}" in training.alt
+    cells = [row for part in page.chapters[3].parts if isinstance(part, Table) for row in part.rows]
+    assert [row[0] for row in cells] == list(plain.scores_.index) == list(plain.evaluation_.names)
+
+
+def test_a_second_training_is_told_apart(plain):
+    facts = report(plain).chapters[0].parts
+    assert any("how well it fits, not how well it forecasts" in part for part in facts if isinstance(part, str))
+    tables = [part for part in facts if isinstance(part, Table)]
+    assert len(tables) == 4
+    alone = report(fit(hourly(), refit=False)).chapters[0].parts
+    assert len([part for part in alone if isinstance(part, Table)]) == 3
+
+
+def hostile():
+    parts = []
+    for name, scale in ((SCRIPT, 1.0), (GLYPHS, 1e9)):
+        table = hourly().rename(columns={"load": MONEY, "heat": GLYPHS})
+        table[MONEY] *= scale
+        table.loc[10:40, MONEY] = np.nan
+        parts.append(table.assign(**{SCRIPT: name, "kind": [GLYPHS, SCRIPT] * (len(table) // 2)}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_names_that_are_markup_mathematics_or_endless(tmp_path):
+    model = fit(hostile(), target=[MONEY, GLYPHS], series=SCRIPT)
+    write_report(model, tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<script" not in text and "&lt;script&gt;" in text
+    assert "$x_1$" in text and "名前" in text
+    page = report(model)
+    assert {w.split(":")[0] for w in (p.caption for p in page.chapters[2].parts if isinstance(p, Picture))} >= {"Best"}
+    captions = [p.caption for p in page.chapters[2].parts if isinstance(p, Picture)]
+    assert any("series <script>" in c for c in captions) and any("series 名前" in c for c in captions)
+    assert any("$x_1$" in c for c in captions) and any("ünïcode" in c for c in captions)
+
+
+CASES = {
+    "one step, one quantile, lstm": ({"horizon": 1, "quantiles": (0.4,), "layers": "lstm"}, hourly(), {}),
+    "attention, three members": ({"layers": "attention(n_heads=2)", "members": 3}, hourly(), {}),
+    "rows without times": ({}, hourly().drop(columns="when"), {"time": None}),
+    "whole numbers as times": ({}, hourly().assign(when=np.arange(240) * 5), {}),
+    "months": ({"horizon": 2}, hourly(freq="MS"), {}),
+    "days in a zone": ({}, hourly(freq="D").assign(when=lambda t: t["when"].dt.tz_localize("Europe/Rome")), {}),
+    "irregular times": (
+        {},
+        hourly().assign(
+            when=pd.Timestamp("2024-01-01")
+            + pd.to_timedelta(np.random.default_rng(0).exponential(60, 240).cumsum() // 0.01 / 100, unit="min")
+        ),
+        {},
+    ),
+    "a target that stands still": ({}, hourly().assign(load=3.0), {}),
+    "a hybrid": ({"layers": "s4d lstm attention(n_heads=2, window=4)"}, hourly(), {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tables_and_networks_of_many_kinds(case, tmp_path):
+    options, table, columns = CASES[case]
+    model = fit(table, {"epochs": 1, **options}, refit=False, **columns)
+    write_report(model, tmp_path / "report.html")
+    page = report(model)
+    assert [chapter.title for chapter in page.chapters] == TITLES
+    assert all(len(chapter.parts) > 1 for chapter in page.chapters)
+    assert not [p.alt for p in pictures(page) if re.search(r"\bnan\b|\binf\b", p.alt)]
+
+
+def test_a_run_without_rows_held_out_says_so():
+    page = report(fit(hourly(), test_fraction=0))
+    assert [chapter.parts for chapter in page.chapters[2:6]] == [(ABSENT,)] * 4
+    assert len(pictures(page)) > 4
+    assert any("no scores" in part for part in page.chapters[0].parts if isinstance(part, str))
+
+
+def test_rows_held_out_of_which_nothing_is_known():
+    table = hourly()
+    table.loc[180:, "load"] = np.nan
+    page = report(fit(table, refit=False))
+    assert [chapter.title for chapter in page.chapters] == TITLES
+    assert "nan" not in render(page).lower().replace("nanum", "")
+
+
+def test_a_wide_table_is_not_listed_whole():
+    table = hourly(120)
+    wide = pd.DataFrame(np.random.default_rng(0).normal(size=(120, 80)), columns=[f"c{i}" for i in range(80)])
+    facts = report(fit(pd.concat([table, wide], axis=1), {"epochs": 1}, refit=False)).chapters[0].parts
+    assert "And 33 columns more." in facts
+
+
+def test_before_fit_there_is_nothing_to_report(tmp_path):
+    with pytest.raises(RuntimeError, match="fit"):
+        write_report(Forecaster(), tmp_path / "report.html")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_report_of_a_run_is_the_same_from_disk(plain, tmp_path):
+    plain.save(tmp_path / "run")
+    loaded = Forecaster.load(tmp_path / "run")
+    notices, loaded.notices_ = loaded.notices_, plain.notices_
+    assert notices == []
+    assert render(report(loaded)) == render(report(plain))
