@@ -112,6 +112,18 @@ class Anchor:
             result[first - begin : first - begin + len(at)] = total
         return result
 
+    def since(self, held: Floats, begin: int) -> Floats:
+        """How far each row of held (T, K) from `begin` on is from the row a season before: (T - begin, S K).
+
+        Before a season has passed, as far as from the next shorter one, and at last not at all. Rows before `begin` as in `starts`.
+        """
+        at, before = np.arange(begin, len(held)), np.zeros(1)
+        found = [np.empty((len(at), 0))]
+        for season in self.seasons:
+            before = move(held, at, at - season, before)
+            found.append(-before + np.zeros_like(held[at]))
+        return np.concatenate(found, axis=1)
+
     def as_dict(self) -> dict[str, Any]:
         """Lists of numbers, ready for JSON."""
         return {"seasons": self.seasons, "weights": self.weights}

@@ -52,7 +52,7 @@ class Carry:
 class Encoded:
     """One series as a network reads it; T rows, K targets, I inputs, C categorical columns.
 
-    inputs   (T, I) bent and normalised values, masks, calendar
+    inputs   (T, I) bent and normalised values, masks, calendar, and how far the targets are from a season before
     codes    (T, C) codes of the categories
     anchor   (T, H or 1, K) where forecasts from a row start, bent and normalised (`conca.data.anchor`)
     target   (T, K) `(y - origin) / unit`, cut off at `FARTHEST_TARGET`, NaN where missing
@@ -129,7 +129,7 @@ class Encoding:
 
     def inputs(self, schema: Schema) -> int:
         """The number I of inputs of a row."""
-        numbers = 3 * len(self.bends) + 2 * len(self.covariate_bends)
+        numbers = (3 + len(self.anchor.seasons)) * len(self.bends) + 2 * len(self.covariate_bends)
         return numbers + 4 * len(self.cycles) + (not schema.grid.regular)
 
     def known_inputs(self, schema: Schema) -> int:
@@ -168,6 +168,7 @@ class Encoding:
         if elapsed is not None:
             parts.append(np.log1p(elapsed)[:, None])
         every = np.concatenate([past, last])
+        parts.append(self.anchor.since(every, len(past)))
         if len(series):
             kept = every[-max(self.anchor.seasons, default=1) :].copy()
             carry = Carry(kept, numeric[-1].copy(), int(ticks(series.times[-1:])[0]))

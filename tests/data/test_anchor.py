@@ -124,3 +124,16 @@ def test_it_survives_json():
 def test_what_does_not_fit_is_refused(saved):
     with pytest.raises(BadInput, match="anchor"):
         Anchor.from_dict(saved)
+
+
+def test_how_far_a_row_is_from_the_one_a_season_before():
+    held = np.random.default_rng(0).normal(size=(20, 2))
+    anchor = Anchor((3, 6), ())
+    found = anchor.since(held, 0)
+    assert found.shape == (20, 4)
+    np.testing.assert_array_equal(found[:3], 0)
+    np.testing.assert_array_equal(found[3:, :2], held[3:] - held[:-3])
+    np.testing.assert_array_equal(found[3:6, 2:], found[3:6, :2])
+    np.testing.assert_array_equal(found[6:, 2:], held[6:] - held[:-6])
+    np.testing.assert_array_equal(anchor.since(held[4:], 6), found[10:])
+    assert Anchor().since(held, 3).shape == (17, 0)

@@ -99,7 +99,7 @@ def test_what_lacks_is_named(fitted):
         fitted.predict(frame, future=future.drop(columns="price"))
     with pytest.raises(BadInput, match="needs a table"):
         fitted.predict()
-    with pytest.raises(BadInput, match="it can be one thing only|known"):
+    with pytest.raises(BadInput, match=r"it can be one thing only|known"):
         Forecaster(**SMALL).fit(frame, **(ROLES | {"known": ["y"]}))
     with pytest.raises(BadInput, match="did you mean 'plan'"):
         Forecaster(**SMALL).fit(frame, **(ROLES | {"known": ["plam"]}))
