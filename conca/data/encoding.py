@@ -30,6 +30,8 @@ SKEWED = 1.0
 """Columns without negative values that are more skewed than this are bent."""
 FARTHEST = 8.0
 """Covariates further than this many deviations from their mean are cut off there."""
+MOST_KNOWN = 256
+"""Categories of all columns that are known in advance, at most."""
 FARTHEST_TARGET = 1e6
 """Targets are cut off there: beyond all that is plausible, but within what single precision squares and sums."""
 
@@ -102,7 +104,11 @@ class Encoding:
 
     @classmethod
     def fit(cls, schema: Schema, series: Sequence[Series], train: Sequence[int], horizon: int = 1) -> Encoding:
-        """Choose and fit everything on the first `train` rows of each series, for forecasts of `horizon` steps."""
+        """Choose and fit everything on the first `train` rows of each series, for forecasts of `horizon` steps.
+
+        Raises BadInput if columns that are known in advance have more than `MOST_KNOWN` categories in all.
+        """
+        check_known(schema)
         targets = [s.target[:end] for s, end in zip(series, train)]
         numbers = [s.numeric[:end] for s, end in zip(series, train)]
         n_targets, n_numbers = len(schema.target), len(schema.numeric)
@@ -232,6 +238,15 @@ class Encoding:
         if len(result.keys) != len(result.own):
             raise BadInput("encoding: 'own' must hold one scaler for each of 'keys'")
         return result
+
+
+def check_known(schema: Schema) -> None:
+    """Raise BadInput if columns that are known in advance have too many categories: each is a number at every step ahead."""
+    sizes = {schema.categorical[c]: len(schema.levels[c]) for c in schema.known_categorical}
+    if sum(sizes.values()) > MOST_KNOWN:
+        name = max(sizes, key=lambda n: sizes[n])
+        advice = f"at most {MOST_KNOWN} in all are taken; join some, or do not name it as known"
+        raise BadInput(f"column '{name}': it is known in advance and has {sizes[name]:,} categories; {advice}")
 
 
 def named(key: Key) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from conca.data.columns import LARGEST, numbers_in
 from conca.data.panel import Key, Schema
 from conca.data.table import MISSING, Origin
-from conca.data.times import ISO
 from conca.infer.lines import Header, Record
 from conca.infer.rows import Rows, when_of
 from conca.types import BadInput, nearest
@@ -28,10 +26,6 @@ Integers = NDArray[np.int64]
 EMPTY = frozenset(MISSING)
 TRUTHS = {"True": 1.0, "TRUE": 1.0, "true": 1.0, "False": 0.0, "FALSE": 0.0, "false": 0.0}
 """What pandas reads as booleans, and they as numbers."""
-PLAIN = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?)?", re.ASCII)
-WHOLE = re.compile(r"-?\d{1,17}", re.ASCII)
-EARLIEST, LATEST = "1678", "2261"
-"""Years whose dates certainly can be counted lie between these."""
 MOST_KNOWN = 10_000
 """Texts of categories that are remembered."""
 
@@ -141,9 +135,6 @@ class Cells:
         name = str(self.schema.time)
         if not cells:
             return np.zeros(0, np.int64), False
-        quick = quick_times(cells, self.schema)
-        if quick is not None:
-            return quick, self.schema.grid.local and not self.schema.grid.wall
         try:
             return when_of(pd.Series(cells, name=name, dtype="str"), Origin(self.where), self.schema)
         except BadInput:
@@ -208,20 +199,6 @@ def quick_numbers(cells: Sequence[str]) -> Floats | None:
     plain = text.isascii() and "_" not in text and bool((np.abs(values[~np.isnan(values)]) <= LARGEST).all())
     missing = sum(cell in EMPTY for cell in cells) == int(np.isnan(values).sum())
     return values if plain and missing else None
-
-
-def quick_times(cells: Sequence[str], schema: Schema) -> Integers | None:
-    """A column of times written in the commonest ways, None where it must be looked at."""
-    grid = schema.grid
-    if grid.kind == "integer":
-        return np.array(list(map(int, cells)), dtype=np.int64) if all(map(WHOLE.fullmatch, cells)) else None
-    if schema.format != ISO or (grid.zone and not grid.local) or not all(map(PLAIN.fullmatch, cells)):
-        return None
-    try:
-        when = np.array(cells, dtype="datetime64[ns]").astype(np.int64)
-    except ValueError:
-        return None
-    return when if all(EARLIEST < text[:4] < LATEST for text in cells) else None
 
 
 def number(text: str) -> float | None:

@@ -153,14 +153,12 @@ class Splitter:
             fault = "not UTF-8 text; send it as UTF-8"
         else:
             try:
-                found = csv.reader(
-                    text.splitlines(keepends=True), delimiter=self.header.delimiter, skipinitialspace=True
-                )
-                cells = next(found, [])
-                if next(found, None) is not None:
-                    fault = "holds a carriage return outside quotes; end lines with a line feed"
+                rows = [line + "\n" for line in text.split("\n")]
+                cells = next(csv.reader(rows, delimiter=self.header.delimiter, skipinitialspace=True), [])
             except csv.Error as error:
                 fault = f"cannot be read as CSV ({error}); mend it"
+                if "new-line" in fault:
+                    fault = "holds a carriage return outside quotes; end lines with a line feed"
         if fault:
             yield Record(self.line, [], fault)
         elif not self.blank(cells):

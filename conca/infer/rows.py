@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,13 +18,17 @@ from conca.data.panel import Key, Schema
 from conca.data.roles import check_columns
 from conca.data.rows import Sorted, check_kind, read_keys
 from conca.data.table import Origin, Source, read_table
-from conca.data.times import read_times
+from conca.data.times import ISO, read_times
 from conca.types import BadInput
 
 __all__ = ["Given", "Rows", "read_rows", "when_of"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+PLAIN = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?)?", re.ASCII)
+WHOLE = re.compile(r"-?\d{1,17}", re.ASCII)
+EARLIEST, LATEST = "1678", "2261"
+"""Years whose dates certainly can be counted lie between these."""
 Given: TypeAlias = "Mapping[str, Any] | pd.Series[Any] | Source"
 """One row, as a mapping of columns or a pandas Series, or a table of them."""
 
@@ -105,6 +110,10 @@ def when_of(column: pd.Series[Any], origin: Origin, schema: Schema) -> tuple[Int
     Raises BadInput for times that cannot be read, or are of another kind than the fitted ones.
     """
     grid = schema.grid
+    cells = column.tolist()
+    quick = quick_times(cells, schema) if all(isinstance(cell, str) for cell in cells) else None
+    if quick is not None:
+        return quick, grid.local and not grid.wall
     times = read_times(column, origin, schema.format, grid.zone, whole=grid.kind == "integer")
     clocks = grid.local and times.kind == "datetime" and times.zone is None
     order = np.arange(len(times.when), dtype=np.int64)
@@ -115,3 +124,17 @@ def when_of(column: pd.Series[Any], origin: Origin, schema: Schema) -> tuple[Int
     )
     check_kind(rows, grid)
     return fitted_rows(rows, grid).when, clocks and not grid.wall
+
+
+def quick_times(cells: Sequence[str], schema: Schema) -> Integers | None:
+    """A column of times written in the commonest ways, None where it must be looked at."""
+    grid = schema.grid
+    if grid.kind == "integer":
+        return np.array(list(map(int, cells)), dtype=np.int64) if all(map(WHOLE.fullmatch, cells)) else None
+    if schema.format != ISO or (grid.zone and not grid.local) or not all(map(PLAIN.fullmatch, cells)):
+        return None
+    try:
+        when = np.array(cells, dtype="datetime64[ns]").astype(np.int64)
+    except ValueError:
+        return None
+    return when if all(EARLIEST < text[:4] < LATEST for text in cells) else None

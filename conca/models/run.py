@@ -196,12 +196,13 @@ def unfinished(folder: Path) -> list[Path]:
 
 
 def _taken_up(folder: Path) -> Path | None:
-    """The newest unfinished training, renamed to be this process's; None if there is none."""
+    """The newest unfinished training, renamed to be this process's; None if there is none.
+
+    On another machine that shares the disk but not its locks, somebody may be faster.
+    """
     for path in reversed(unfinished(folder)):
         own = folder.with_name(f"{prefix_of(folder)}{path.name.split('.')[-2]}.part")
-        with suppress(
-            FileNotFoundError
-        ):  # on another machine that shares the disk but not its locks, somebody was faster
+        with suppress(FileNotFoundError):
             os.rename(path, own)
             return own
     return None

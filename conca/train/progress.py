@@ -45,13 +45,14 @@ class Bar(ProgressBar):
         self.bar.start()
 
     def words(self) -> str:
-        """Epoch, loss and validation error."""
+        """Epoch, loss and validation error; the last training, on all rows, says so."""
         rows, recipe = self.course.history, self.course.recipe
         values = rows[-1] if rows else {}
         names = (("train/loss", "loss"), ("val/loss", "val"), ("val/mae", "val MAE"))
         parts = [f"{word} {float(values[name]):.4g}" for name, word in names if name in values]
         epochs = -(-recipe.last // recipe.steps)
-        return "  ".join([f"epoch {min(max(len(rows), 1), epochs)}/{epochs}", *parts])
+        last = "all rows, " if recipe.stop is not None else ""
+        return "  ".join([f"{last}epoch {min(max(len(rows), 1), epochs)}/{epochs}", *parts])
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """One step further."""

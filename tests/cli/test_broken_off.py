@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from conca.cli.main import main
-from conca.models.run import lock_of
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = (
@@ -80,43 +79,28 @@ def test_killed_in_both_trainings_it_ends_as_if_nothing_had_been(tmp_path, table
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "table.csv", "whole"]
 
 
-def test_what_was_broken_off_is_neither_lost_nor_mixed_up(tmp_path, table, capsys):
-    with program(9, words(table, tmp_path / "run")) as process:
-        process.communicate()
-    assert main(words(table, tmp_path / "run")) == 2
-    assert "continue with resume (--resume)" in capsys.readouterr().err
-    assert main([*words(table, tmp_path / "run", "--resume"), "--lr", "0.1"]) == 2
-    line = capsys.readouterr().err
-    assert "lr" in line
-    assert line.count("\n") == 1
-    assert main(words(table, tmp_path / "run", "--resume")) == 0
-    capsys.readouterr()
-    assert main(words(table, tmp_path / "run", "--resume")) == 2
-    assert "finished" in capsys.readouterr().err
-
-
-def test_two_at_once(tmp_path, table, capsys):
+def test_two_at_once_and_told_to_end(tmp_path, table, capsys):
     with program("wait", words(table, tmp_path / "run")) as process:
         assert process.stdout.readline() == "three steps\n"
-        assert lock_of(tmp_path / "run").exists()
         for more in ([], ["--force"], ["--resume"]):
             assert main(words(table, tmp_path / "run", *more)) == 2
-            assert f"another training (process {process.pid}) is writing it" in capsys.readouterr().err
+            line = f"another training (process {process.pid}) is writing it"
+            assert line in capsys.readouterr().err
         assert main(words(table, tmp_path / "other")) == 0
-        process.communicate()
-    assert process.returncode == 0
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in err
+    for more, line in (([], "continue with resume (--resume)"), (["--resume", "--lr", "0.1"], "lr")):
+        assert main(words(table, tmp_path / "run", *more)) == 2
+        err = capsys.readouterr().err
+        assert line in err
+        assert err.count("\n") == 1
+    assert main(words(table, tmp_path / "run", "--resume")) == 0
     one, two = contents(tmp_path / "other"), contents(tmp_path / "run")
     assert [name for name in one if one[name] != two[name]] == []
-
-
-def test_told_to_end(tmp_path, table):
-    with program("wait", words(table, tmp_path / "run")) as process:
-        process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
-        _, line = process.communicate()
-    assert process.returncode == 128 + signal.SIGTERM
-    assert "Traceback" not in line
-    assert main(words(table, tmp_path / "run", "--resume")) == 0
+    assert main(words(table, tmp_path / "run", "--resume")) == 2
+    assert "finished" in capsys.readouterr().err
 
 
 def limited(size):
@@ -129,11 +113,10 @@ def limited(size):
     return limit
 
 
-@pytest.mark.parametrize("size", [0, 2000, 30_000])
-def test_a_full_disk(tmp_path, table, size):
+def test_a_full_disk(tmp_path, table):
     assert main(words(table, tmp_path / "run", "--epochs", "1")) == 0
     before = contents(tmp_path / "run")
-    with program("never", words(table, tmp_path / "run", "--force"), preexec_fn=limited(size)) as process:
+    with program("never", words(table, tmp_path / "run", "--force"), preexec_fn=limited(30_000)) as process:
         _, err = process.communicate()
     assert process.returncode == 2, err
     assert err.count("\n") == 1

@@ -114,3 +114,9 @@ def test_backtest_and_score_know_the_plan(fitted):
     assert found["cutoff"].nunique() == 2
     assert np.isfinite(found[Q]).all(axis=None)
     assert np.isfinite(fitted.score(table())).all(axis=None)
+
+
+def test_a_plan_with_too_many_categories_is_refused():
+    frame = table().assign(plan=[f"plan {i % 300}" for i in range(400)])
+    with pytest.raises(BadInput, match="'plan': it is known in advance and has 3"):
+        Forecaster(**SMALL).fit(frame, **ROLES)

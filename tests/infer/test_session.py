@@ -113,7 +113,9 @@ def single() -> None:
 @pytest.mark.parametrize("sizes", [[1], [7, 1, 20], [1000]], ids=str)
 def test_the_numbers_are_those_of_rolling_forecasts(layers: str, sizes: list[int]) -> None:
     mixed = hourly().sort_values(["time", "site"]).reset_index(drop=True)
-    close(pushed(Session(model(layers)), mixed, sizes), rolled(layers))
+    if sizes == [1]:  # slow: a third of the rows, which reach over a piece of attention
+        mixed = mixed.head(58)
+    close(pushed(Session(model(layers)), mixed, sizes), model(layers).predict(mixed, rolling=True))
 
 
 @pytest.mark.parametrize("layers", ["s4d", "lstm", "attention"])
@@ -128,7 +130,9 @@ def test_uneven_times(layers: str) -> None:
     table = irregular()
     assert not model(layers, "irregular").schema_.grid.regular
     found, wanted = pushed(Session(model(layers, "irregular")), table, [1, 9, 3]), rolled(layers, "irregular")
-    np.testing.assert_allclose(found[QUANTILES], wanted[QUANTILES], rtol=0, atol=1e-5 * wanted[QUANTILES].abs().max().max())
+    np.testing.assert_allclose(
+        found[QUANTILES], wanted[QUANTILES], rtol=0, atol=1e-5 * wanted[QUANTILES].abs().max().max()
+    )
     assert found.cutoff.equals(wanted.cutoff)
     step = pd.Timedelta(model(layers, "irregular").schema_.grid.step, "ns")
     assert (found.time == found.cutoff + found.step * step).all()
@@ -150,15 +154,15 @@ def test_a_series_that_was_not_fitted_is_scaled_as_the_average_one_and_unknown_c
 def test_a_snapshot_is_a_value(layers: str) -> None:
     table = hourly().sort_values(["time", "site"]).reset_index(drop=True)
     session = Session(model(layers))
-    pushed(session, table.head(61), [1, 10])
+    pushed(session, table.head(61), [1, 20])
     saved = session.snapshot()
     bits = [leaf.clone() for memory in saved.values() for state in memory.states for leaf in leaves(state)]
-    first = pushed(session, table.iloc[61:100], [1])
+    first = pushed(session, table.iloc[61:76], [1])
     session.restore(saved)
     other = table.iloc[61:].assign(load=-table.load)
-    pushed(session, other, [1, 5])
+    pushed(session, other, [1, 25])
     session.restore(saved)
-    pd.testing.assert_frame_equal(pushed(session, table.iloc[61:100], [1]), first)
+    pd.testing.assert_frame_equal(pushed(session, table.iloc[61:76], [1]), first)
     after = [leaf for memory in saved.values() for state in memory.states for leaf in leaves(state)]
     assert all(torch.equal(a, b) for a, b in zip(bits, after, strict=True))
 
@@ -187,9 +191,9 @@ def test_an_empty_stream_can_be_saved(tmp_path) -> None:
 def test_many_streams_are_stepped_at_once(layers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table = hourly()
     series = [table[table.site == site].reset_index(drop=True) for site in ("a", "b")]
-    streams = [Session(model(layers)) for _ in range(6)]
-    feeds = [one.iloc[start:] for one in series for start in (0, 3, 11)]
-    apart = [pushed(Session(model(layers)), feed.head(40), [1]) for feed in feeds]
+    streams = [Session(model(layers)) for _ in range(4)]
+    feeds = [one.iloc[start:] for one in series for start in (0, 3)]
+    apart = [pushed(Session(model(layers)), feed.head(20), [1]) for feed in feeds]
     calls: list[int] = []
     read = type(model(layers).network_).read
 
@@ -198,13 +202,13 @@ def test_many_streams_are_stepped_at_once(layers: str, monkeypatch: pytest.Monke
         return read(network, inputs, *args, **options)
 
     monkeypatch.setattr(type(model(layers).network_), "read", counted_read)
-    together = [push(streams, [feed.iloc[at] for feed in feeds]) for at in range(40)]
+    together = [push(streams, [feed.iloc[at] for feed in feeds]) for at in range(20)]
     for place, wanted in enumerate(apart):
         found = pd.concat([frames[place] for frames in together], ignore_index=True)
         size = wanted[QUANTILES].abs().to_numpy().max()
         np.testing.assert_allclose(found[QUANTILES], wanted[QUANTILES], rtol=0, atol=1e-5 * size)
     if layers in BOUNDED:
-        assert calls == [6] * 40
+        assert calls == [4] * 20
 
 
 def test_a_stream_cannot_be_stepped_twice_at_once_nor_with_another_model() -> None:
@@ -221,11 +225,11 @@ def test_a_stream_cannot_be_stepped_twice_at_once_nor_with_another_model() -> No
 @pytest.mark.parametrize("layers", ["lstm", "attention"])
 def test_two_threads_with_a_stream_each(layers: str) -> None:
     table = hourly()
-    wanted = pushed(Session(model(layers)), table, [5])
+    wanted = pushed(Session(model(layers)), table, [20])
     found: dict[int, pd.DataFrame] = {}
 
     def run(number: int) -> None:
-        found[number] = pushed(Session(model(layers)), table, [5])
+        found[number] = pushed(Session(model(layers)), table, [20])
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
     for thread in threads:
@@ -242,7 +246,7 @@ def test_memory_does_not_grow(layers: str) -> None:
     session = Session(model(layers))
     many = pd.DataFrame({"time": pd.date_range("2024-01-01", periods=400, freq="h"), "load": 1.0, "flow": 2.0})
     many = many.assign(rain=0.5, wind="N")
-    both = pd.concat([many.assign(site="a"), many.iloc[5:].assign(site="b")]).sort_values("time")
+    both = pd.concat([many.assign(site="a"), many.assign(site="b")]).sort_values("time", kind="stable")
     sizes = []
     for begin in range(0, len(both) - 14, 14):
         session.push(both.iloc[begin : begin + 14])
