@@ -83,7 +83,7 @@ class Ahead:
         cells: list[Any] = [None] * (width * horizon * targets)
         shown = texts(self.times, schema.grid, targets) if times else []
         cutoffs = texts(self.cutoffs[:, None], schema.grid, horizon * targets)
-        values = self.quantiles.reshape(count, -1, levels).transpose(0, 2, 1).tolist()
+        values = self.quantiles.reshape(count, horizon * targets, levels).transpose(0, 2, 1).tolist()
         parts: list[str] = []
         for row, key in enumerate(self.keys):
             at = 0

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-__all__ = ["COLOURS", "INK", "SOFT", "canvas", "key", "label", "logarithmic", "svg_of", "whole_steps"]
+__all__ = ["COLOURS", "INK", "SOFT", "TEXT", "canvas", "key", "label", "logarithmic", "svg_of", "whole_steps"]
 
 INK, SOFT, RULE = "#1d2330", "#667085", "#d5d9e0"
 COLOURS = ("#1f6fb2", "#c8501e", "#2e8b57", "#7d4fb3", "#8a6d1a", "#b03a6f")
@@ -42,6 +42,7 @@ def canvas(rows: int = 1, height: float = HEIGHT, **shared: Any) -> tuple[Figure
         for side in ("left", "bottom"):
             axes.spines[side].set_color(SOFT)
             axes.spines[side].set_linewidth(0.6)
+        axes.yaxis.set_major_formatter("{x:g}")  # no power of ten above the axis, where the key stands
         axes.grid(True, color=RULE, linewidth=0.5)
         axes.set_axisbelow(True)
     return figure, list(panels)

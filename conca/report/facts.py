@@ -58,7 +58,7 @@ def score_rows(scores: pd.DataFrame) -> Table:
     """A table of scores."""
     names = [str(name) for name in scores.index.names]
     keys = [key if isinstance(key, tuple) else (key,) for key in scores.index]
-    rows = [[*map(str, key), *(number(v) for v in row)] for key, row in zip(keys, scores.to_numpy(dtype=float))]
+    rows = [[*map(short, key), *(number(v) for v in row)] for key, row in zip(keys, scores.to_numpy(dtype=float))]
     return Table([*names, *map(str, scores.columns)], rows, words=len(names))
 
 

@@ -70,7 +70,8 @@ def picture(found: Curves) -> Picture:
     for values, name, colour in ((found.train, "training", COLOURS[1]), (found.validation, "validation", COLOURS[0])):
         if not np.isnan(values).all():
             axes.plot(found.epochs, values, "o-", ms=3, lw=1.4, color=colour, label=name)
-    words = f"{len(found.epochs)} epochs; training loss ends at {number(found.train[-1])}."
+    count = len(found.epochs)
+    words = f"{count} epoch{'s' * (count > 1)}; training loss ends at {number(found.train[-1])}."
     if found.chosen is not None:
         best = found.epochs[found.chosen]
         axes.axvline(float(best), color=SOFT, lw=1.0, ls="--", label=f"kept: epoch {best}")
@@ -78,6 +79,7 @@ def picture(found: Curves) -> Picture:
         mae = found.mae[found.chosen]
         words += f" (MAE {number(mae)} in the unit of the target)." if np.isfinite(mae) else "."
     label(axes, "epoch", "pinball loss")
+    axes.set_xlim(float(found.epochs[0]) - 0.5, float(found.epochs[-1]) + 0.5)
     whole_steps(axes)
     key(axes, 3)
     return Picture(svg_of(figure, "training"), f"Loss by epoch. {words}", words)

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from numpy.typing import NDArray
 
 from conca.data.grid import Grid, ticks, untick
 from conca.data.schema import Schema
 from conca.data.times import restore
 from conca.estimators.evaluation import Evaluation
-from conca.report.drawing import COLOURS, INK, SOFT, canvas, key, label, svg_of, whole_steps
+from conca.report.drawing import COLOURS, INK, SOFT, TEXT, canvas, key, label, svg_of, whole_steps
 from conca.report.page import Chapter, Picture, short
 from conca.report.windows import middle_of, moment
 from conca.report.words import number, percent
@@ -170,6 +171,7 @@ def histogram(errors: Floats, target: str, name: str) -> Picture:
     axes.axvline(0, color=SOFT, lw=0.8, ls=":")
     axes.axvline(mean, color=COLOURS[1], lw=1.2, label=f"mean {number(mean, 3)}")
     axes.axvline(middle, color=INK, lw=1.2, ls="--", label=f"median {number(middle, 3)}")
+    axes.xaxis.set_major_formatter("{x:g}")
     label(axes, "what came less the median forecast", "density")
     key(axes)
     words = f"{target}: residuals of all steps; mean {number(mean, 3)}, median {number(middle, 3)}, "
@@ -191,7 +193,11 @@ def timeline(errors: Floats, when: Integers, schema: Schema, target: str, name: 
     axes.axhline(0, color=SOFT, lw=0.8, ls=":")
     label(axes, "time of the last known row", "residual at step 1")
     key(axes)
-    axes.tick_params(axis="x", rotation=30)
+    if schema.grid.kind == "datetime":
+        dates = AutoDateLocator(minticks=3, maxticks=7)  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_locator(dates)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(dates))  # type: ignore[no-untyped-call]
+        axes.xaxis.get_offset_text().set(color=SOFT, fontsize=TEXT)
     worst = int(np.nanargmax(np.abs(bands[:, 1])))
     days = np.ptp(middles) / 8.64e13 if schema.grid.kind == "datetime" else 0.0
     words = f"{target}: residuals of step 1 over time; their median strays furthest from 0, to {number(bands[worst, 1], 3)}, "

@@ -65,8 +65,13 @@ def relative(errors: Floats, series: NDArray[np.int64]) -> Floats:
 
 
 def choose(evaluation: Evaluation, levels: Sequence[float], even: int = 3) -> list[Window]:
-    """Best, median and worst forecast of each target, and of the first target `even` more, evenly spaced."""
-    errors = window_errors(evaluation, levels)
+    """Best, median and worst forecast of each target, and of the first target `even` more, evenly spaced.
+
+    Forecasts of which less than half of what came is known are left out, if there are others.
+    """
+    errors, share = window_errors(evaluation, levels), (~np.isnan(evaluation.y)).mean(1)
+    enough = share >= 0.5
+    errors = np.where(enough | ~enough.any(0), errors, np.nan)
     chosen: list[Window] = []
     for target in range(min(errors.shape[1], TARGETS)):
         rank = relative(errors[:, target], evaluation.series)

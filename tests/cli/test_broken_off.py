@@ -21,24 +21,33 @@ import os, sys
 import torch
 torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
-from conca.train import keeper
+from conca.train import checkpoint, keeper
 keeper.PAUSE, keeper.SHARE = 0.0, 0
-end, calls = keeper.Keeper.on_train_batch_end, 0
-def deadly(self, *rest):
-    global calls
+where, when = sys.argv[1].split(":")
+steps, writes = 0, 0
+end, write = keeper.Keeper.on_train_batch_end, checkpoint.write_whole
+def stepped(self, *rest):
+    global steps
     end(self, *rest)
-    calls += 1
-    if calls == int(sys.argv[1]):
+    steps += 1
+    if where == "step" and steps == int(when):
         os.kill(os.getpid(), 9)
-    if calls == 3:
+    if steps == 3:
         print("three steps", flush=True)
-        if sys.argv[1] == "wait":
+        if where == "wait":
             sys.stdin.read()
-keeper.Keeper.on_train_batch_end = deadly
+def written(path, data):
+    global writes
+    writes += 1
+    if where == "write" and writes == int(when):
+        path.with_name(path.name + ".part").write_bytes(bytes(data)[: len(data) // 2])
+        os.kill(os.getpid(), 9)
+    write(path, data)
+keeper.Keeper.on_train_batch_end, checkpoint.write_whole = stepped, written
 from conca.cli.main import main
 if __name__ == "__main__":
     sys.exit(main(sys.argv[2:]))
-""".replace("int(sys.argv[1])", "(sys.argv[1].isdigit() and int(sys.argv[1]))")
+"""
 
 
 @pytest.fixture
@@ -55,7 +64,7 @@ def words(table, out, *more):
 
 
 def program(when, arguments, **options):
-    command = [sys.executable, "-c", PROGRAM, str(when), *arguments]
+    command = [sys.executable, "-c", PROGRAM, when, *arguments]
     return subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
     )
@@ -67,7 +76,7 @@ def contents(run):
 
 def test_killed_in_both_trainings_it_ends_as_if_nothing_had_been(tmp_path, table):
     assert main(words(table, tmp_path / "whole")) == 0
-    for when in (13, 40):  # in the second epoch; and, after twenty more of the first training, in the last one
+    for when in ("step:13", "write:40"):  # in an epoch; and while the last training writes a checkpoint
         with program(when, words(table, tmp_path / "run", "--resume")) as process:
             process.communicate()
         assert process.returncode == -signal.SIGKILL
@@ -80,7 +89,7 @@ def test_killed_in_both_trainings_it_ends_as_if_nothing_had_been(tmp_path, table
 
 
 def test_two_at_once_and_told_to_end(tmp_path, table, capsys):
-    with program("wait", words(table, tmp_path / "run")) as process:
+    with program("wait:", words(table, tmp_path / "run")) as process:
         assert process.stdout.readline() == "three steps\n"
         for more in ([], ["--force"], ["--resume"]):
             assert main(words(table, tmp_path / "run", *more)) == 2
@@ -116,7 +125,7 @@ def limited(size):
 def test_a_full_disk(tmp_path, table):
     assert main(words(table, tmp_path / "run", "--epochs", "1")) == 0
     before = contents(tmp_path / "run")
-    with program("never", words(table, tmp_path / "run", "--force"), preexec_fn=limited(30_000)) as process:
+    with program("never:", words(table, tmp_path / "run", "--force"), preexec_fn=limited(30_000)) as process:
         _, err = process.communicate()
     assert process.returncode == 2, err
     assert err.count("\n") == 1

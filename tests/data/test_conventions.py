@@ -45,6 +45,18 @@ def test_columns_found_unasked_in_every_form_of_a_table(tmp_path, names, form):
     assert not read_panel(source, schema=panel.schema).notices
 
 
+def test_numbers_that_name_series_stay_text_in_a_file(tmp_path):
+    table_of(NEURAL).assign(unique_id=["007", "08"] * 8).to_csv(tmp_path / "t.csv", index=False)
+    assert [one.key for one in read_panel(tmp_path / "t.csv").series] == [("007",), ("08",)]
+
+
+def test_names_are_read_without_the_rows(tmp_path):
+    (tmp_path / "t.csv").write_text("ds,y\n1,2,3\n")
+    assert columns_of(tmp_path / "t.csv") == ["ds", "y"]
+    with pytest.raises(BadInput, match="more fields"):
+        read_panel(tmp_path / "t.csv")
+
+
 def test_without_names_of_series_a_table_is_one_series():
     table = table_of(NEURAL).iloc[::2].drop(columns="unique_id")
     panel = read_panel(table)

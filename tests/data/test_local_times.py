@@ -259,6 +259,13 @@ def test_without_a_zone_the_repeated_hour_is_refused_with_advice(zone, step):
         assert "tz" not in refuse(aware, "have the same time")
 
 
+def test_rows_that_stand_twice_elsewhere_too_are_not_local_times():
+    hours = pd.date_range("2024-10-26", periods=72, freq="h")
+    for extra, advised in ((["2024-10-27 02:00"], True), (["2024-10-27 02:00", "2024-10-28 12:00"], False)):
+        line = refuse(table_of([*hours, *pd.to_datetime(extra)]), "2024-10-27 02:00:00", f"({len(extra)} such pairs)")
+        assert ("tz" in line) == advised
+
+
 def test_days_that_stand_twice_are_not_taken_for_hours():
     sundays = ["2024-10-25", "2024-10-26", "2024-10-27", "2024-10-27", "2024-10-28"]
     assert "tz" not in refuse(table_of(pd.to_datetime(sundays)), "have the same time")

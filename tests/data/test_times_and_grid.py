@@ -114,6 +114,13 @@ def test_two_spacings_share_their_divisor():
     assert (grid.step, grid.regular) == (1, True)
 
 
+def test_a_step_may_be_less_common_than_its_double():
+    grid, series = grid_of(np.cumsum([0, 2, 2, 2, 1, 1, 4, 1, 2]))
+    assert (grid.step, grid.regular, len(series)) == (1, True, 16)
+    grid, _ = grid_of(np.cumsum([0, *[2] * 20, 1, *[3] * 20]))
+    assert not grid.regular, "one row in forty shows no spacing"
+
+
 def test_times_that_lie_on_no_grid_stay_rows():
     rng = np.random.default_rng(0)
     times = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.cumsum(rng.integers(50_000, 70_000, 100)), unit="ms")

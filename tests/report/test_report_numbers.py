@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from conca.data.grid import DAY, Grid, ticks
+from conca.data.schema import Schema
 from conca.estimators.evaluation import Evaluation
 from conca.metrics.forecast import by_step, coverage, mae
 from conca.report.calibration import calibration, coverage_by_step
@@ -20,6 +21,7 @@ from conca.report.residuals import (
     over_time,
     residuals,
     row_numbers,
+    timeline,
 )
 from conca.report.windows import choose, relative, window_errors
 from conca.report.words import number, percent, size, span
@@ -90,6 +92,15 @@ def test_windows_of_which_nothing_is_known_are_never_chosen():
     assert not choose(evaluation(np.full((3, 2, 1), np.nan), np.zeros((3, 2, 1, 3))), LEVELS)
     alone = choose(evaluation(np.zeros((1, 2, 1)), np.zeros((1, 2, 1, 3))), LEVELS)
     assert [(w.place, w.why) for w in alone] == [(0, "the only one")]
+
+
+def test_windows_that_are_mostly_missing_do_not_look_best():
+    y = np.zeros((5, 4, 1))
+    y[2, 1:] = np.nan
+    e = evaluation(y, around(y, np.array([5.0, 1.0, 0.0, 2.0, 3.0])[:, None, None]))
+    assert {w.why: w.place for w in choose(e, LEVELS, even=0)} == {"best": 1, "median": 3, "worst": 0}
+    y[:, 1:] = np.nan
+    assert choose(e, LEVELS, even=0)[0].place == 2, "there is nothing better to show"
 
 
 def test_evenly_spaced_windows_are_spread_and_new():
@@ -194,6 +205,14 @@ def test_residuals_over_time_are_quantiles_of_equal_spans():
     assert len(middles) == 10 and (np.diff(middles) > 0).all()
     gap = np.r_[np.arange(10), np.arange(990, 1000)]
     assert np.isnan(over_time(np.ones(20), gap, bins=10)[0][1:-1]).all(), "nothing happened there"
+
+
+@pytest.mark.parametrize("seconds", [0.01, 50, 3600, 20_000, 86_400, 2.6e6, 9e6, 3.2e7])
+def test_times_of_any_span_can_be_drawn(seconds):
+    schema = Schema(target=("y",), time="t", grid=Grid("datetime", int(seconds * 1e9)))
+    when = np.arange(60) * schema.grid.step
+    drawn = timeline(np.random.default_rng(0).normal(size=60), when, schema, "y", "name")
+    assert "around 19" in drawn.alt or "around 20" in drawn.alt
 
 
 def gaussian(n=4000, spread=1.0, together=1, seed=0):
