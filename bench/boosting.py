@@ -4,7 +4,8 @@ One model for all steps ahead and one for each quantile (Friedman, 2001; scikit-
 cutoff c and a step h: the last 48 values; the values one and two seasons before c + h and beside these, for the day, the week
 and the year; means over seasons; the covariates at c; the calendar of c + h; and h. What is learnt is the value, or its change
 from the last one, or from the one a season before, whichever does best on the rows to stop by; rounds are added until the loss
-on these rows no longer falls, or the time is over.
+on these rows no longer falls, or the time is over. In the end the outer quantiles are moved so that each lies above its share of
+the values on these rows (Romano, Patterson and Candes, 2019).
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Boosting:
         rows = 86_400 / (schema.grid.seconds or 86_400)
         self.seasons = [n for n in (round(days * rows) for days in DAYS) if 2 <= n <= 1500]
         self.models: list[HistGradientBoostingRegressor] = []
+        self.shifts: list[float] = []
         self.origin = "0"
         self.said = ""
 
@@ -78,7 +80,8 @@ class Boosting:
         losses, paces = {}, []
         for name in pairs.origins:
             begun = time.perf_counter()
-            model, losses[name] = self.boost(0.5, name, few, judged, begun + TRIAL * share)
+            model, errors = self.boost(0.5, name, few, judged, begun + TRIAL * share)
+            losses[name] = float(np.abs(errors).mean())
             paces.append((time.perf_counter() - begun) / model.n_iter_)
         self.origin = min(losses, key=lambda name: losses[name])
         affordable = (end - time.perf_counter()) / len(self.levels) / min(paces)
@@ -86,15 +89,17 @@ class Boosting:
         for place, level in enumerate(self.levels):
             now = time.perf_counter()
             until = now + (end - now) / (len(self.levels) - place)
-            self.models.append(self.boost(level, self.origin, pairs, judged, until)[0])
+            model, errors = self.boost(level, self.origin, pairs, judged, until)
+            self.models.append(model)
+            self.shifts.append(0.0 if level == 0.5 else float(np.quantile(errors, level)))
         rounds_of = ", ".join(str(model.n_iter_) for model in self.models)
         self.said = f"{pairs.x.shape} inputs, {rounds_of} rounds, change from {self.origin}"
         return self
 
     def boost(
         self, level: float, origin: str, pairs: Pairs, judged: Pairs, until: float
-    ) -> tuple[HistGradientBoostingRegressor, float]:
-        """A model, and its loss on the pairs to stop by; it gets more rounds until that no longer falls, or the time is over."""
+    ) -> tuple[HistGradientBoostingRegressor, Floats]:
+        """A model, and its errors on the pairs to stop by; it gets more rounds until these no longer fall, or the time is over."""
         model = HistGradientBoostingRegressor(
             loss="quantile",
             quantile=level,
@@ -116,17 +121,15 @@ class Boosting:
                 break
             pace = (time.perf_counter() - begin) / more
             more = min(int((until - time.perf_counter()) / pace), 2 * rounds)
-        error = seen - model.predict(judged.x)
-        return model, float(np.maximum(level * error, (level - 1) * error).mean())
+        return model, seen - model.predict(judged.x)
 
     def predict(self, series: Series, cutoffs: Integers) -> Floats:
         """Quantiles (n, H, 1, Q) after each cutoff, in order."""
         parts = []
         for begin in range(0, len(cutoffs), BLOCK):
             pairs = self.pairs(series, cutoffs[begin : begin + BLOCK], whole=True)
-            found = (
-                np.stack([model.predict(pairs.x) for model in self.models], -1) + pairs.origins[self.origin][:, None]
-            )
+            found = np.stack([model.predict(pairs.x) + shift for model, shift in zip(self.models, self.shifts)], -1)
+            found += pairs.origins[self.origin][:, None]
             parts.append(np.sort(found, -1).reshape(-1, self.horizon, 1, len(self.levels)))
         return np.concatenate(parts)
 
@@ -158,7 +161,7 @@ class Boosting:
         spacing = pd.Timedelta(seconds=self.schema.grid.seconds or 86_400)
         ahead = pd.DatetimeIndex(series.times[at]) + spacing * pd.Index(steps)
         hours = ahead.hour + ahead.minute / 60
-        return [np.asarray(part, dtype=np.float64) for part in (hours, ahead.dayofweek, ahead.dayofyear)]
+        return [np.asarray(part, dtype=np.float64) for part in (hours, ahead.day_of_week, ahead.day_of_year)]
 
 
 def filled(values: Floats) -> Floats:

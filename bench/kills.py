@@ -26,7 +26,7 @@ from record import record
 from conca.models.run import CHECKPOINT
 
 FIT = (
-    "--target y --time time --horizon 6 --layers lstm --d-model 32 --length 128 --epochs 4 --batch-size 8 --members 2 "
+    "--target y --time time --horizon 6 --layers lstm --d-model 64 --length 128 --epochs 16 --patience 16 --batch-size 8 --members 2 "
     "--truncate 64 --resume -q"
 )
 PROGRAM = "import sys; from conca.cli.main import main; sys.exit(main())"
@@ -57,6 +57,8 @@ def fit(table: Path, out: Path, patience: float | None = None) -> bool:
 
 def standing(folder: Path, name: str) -> str:
     """Where the training stands that was killed."""
+    if (folder / name).exists():
+        return "the run was whole"
     for path in folder.glob(f".{name}.*.part"):
         for place, words in ((path / "refit", "last training"), (path, "first training")):
             if (place / CHECKPOINT).exists():
@@ -84,13 +86,14 @@ def main() -> None:
         while len(rows) < options.kills or not whole:
             patience = draw.uniform(0, 1.2 * duration) if len(rows) < options.kills else None
             run = f"run{done}"
-            whole = fit(folder / "table.csv", folder / run, patience)
+            ended = fit(folder / "table.csv", folder / run, patience)
+            if not ended:
+                rows.append((len(rows) + 1, done + 1, f"{patience:.1f}", standing(folder, run)))
+                print(*rows[-1], file=sys.stderr, flush=True)
+            whole = (folder / run).exists()
             if whole:
                 differ += [f for f in FILES if (folder / run / f).read_bytes() != (folder / "whole" / f).read_bytes()]
                 done += 1
-            else:
-                rows.append((len(rows) + 1, done + 1, f"{patience:.1f}", standing(folder, run)))
-                print(*rows[-1], file=sys.stderr, flush=True)
     verdict = "all equal those of the undisturbed run, bit for bit" if not differ else f"DIFFERENT: {differ}"
     note = (
         f"The undisturbed command took {duration:.1f} s. {done} runs were done in the end, out of {len(rows)} killed commands; "

@@ -6,6 +6,7 @@ The network is that of the defaults (three members of two LSTM layers, 24 steps 
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -63,8 +64,8 @@ def resident(process: int) -> float:
 
 
 def many_rows(run: Path, rows: int, sites: int, *words: str) -> list[object]:
-    """Rows a second, memory on the way, and what the command said at the end."""
-    begin = time.perf_counter()
+    """Rows a second, and a second of the processor, memory on the way, and what the command said at the end."""
+    begin, before = time.perf_counter(), used()
     process = subprocess.Popen([*COMMAND, str(run), "-v", *words], stdin=-1, stdout=subprocess.DEVNULL, stderr=-1)
     assert process.stdin
     assert process.stderr
@@ -82,7 +83,14 @@ def many_rows(run: Path, rows: int, sites: int, *words: str) -> list[object]:
     assert process.wait() == 0, said
     counts, _, memory = said[-1].partition("; ")
     print(f"{rows:,} rows in {time.perf_counter() - begin:.0f} s, the start of the command among them")
-    return [f"{max(sites, 1):,} series, {rows:,} rows", counts.partition("rows, ")[2].split()[0], *held, memory]
+    rate = counts.partition("rows, ")[2].split()[0]
+    return [f"{max(sites, 1):,} series, {rows:,} rows", rate, f"{rows / (used() - before):,.0f}", *held, memory]
+
+
+def used() -> float:
+    """Seconds of the processor that children which have ended took."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def one_row(run: Path, count: int = 300) -> tuple[float, float]:
@@ -121,7 +129,7 @@ def main() -> None:
     record(
         "stream",
         "Rows through `conca stream`",
-        ["rows", "rows a second", "MB at 10%", "MB at 50%", "MB at 100%", "held at the end"],
+        ["rows", "rows a second", "of the processor", "MB at 10%", "MB at 50%", "MB at 100%", "held at the end"],
         rows,
         "Each row gives 24 lines of forecasts, written to nowhere; the first run also keeps its state in a file, every second. "
         f"One row by itself waits {middle:.1f} ms for its forecasts (median; {slow:.1f} ms the slowest of a hundred). "

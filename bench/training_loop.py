@@ -72,7 +72,7 @@ def bare(network, pieces, validation, recipe):
     levels, members = torch.tensor(network.config.levels), len(network.towers)
     for step in range(steps):
         batch = pieces[step]
-        torch.manual_seed(hash((recipe.seed, step)) % 2**63)
+        torch.default_generator.manual_seed(hash((recipe.seed, step)) % 2**63)
         totals, counts = [], []
         for member, tower in enumerate(network.towers):
             own = batch.share(member, members)

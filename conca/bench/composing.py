@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from conca.bench.stop import Claim, Stop
-from conca.energy import Energy, Gaussian, descent, sample
+from conca.energy import Energy, Gaussian, descent, mixture, sample
 from conca.report.drawing import COLOURS, canvas, key, label, svg_of
 from conca.report.page import Picture
 
@@ -18,10 +18,10 @@ class Told(Energy):
 
     def __init__(self, coordinate: int) -> None:
         super().__init__()
-        self.coordinate, self.shape = coordinate, (2,)
+        self.coordinate = coordinate
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, 2) to (B,)."""
+        """(B, D) to (B,)."""
         return x[:, self.coordinate]
 
 
@@ -53,12 +53,36 @@ def composing() -> Stop:
         Claim("two bowls of variance 1 around 0 and 2: mean of both together", 1.0, mean, 1e-9),
         Claim("and their variance", 0.5, float((density * (x[:, 0] - mean) ** 2).sum()), 1e-6),
         Claim("where every descent of the sum ends, distance from 1", 0.0, float((ends[-1] - 1).abs().max()), 1e-9),
+        *classifier(),
     ]
     reading = (
         "A concept is an energy, low where it is met. The sum of two is low where both are, which is the product of their densities; to "
-        "descend it one needs nothing but the sum of the slopes."
+        "descend it one needs nothing but the sum of the slopes. A classifier is a mixture of its classes: its energy tells apart what "
+        "its probabilities do not."
     )
     return Stop("Composition is a sum", reading, claims, picture(left, right, x))
+
+
+def classifier() -> list[Claim]:
+    """Logits as energies of three classes, whose mixture is -logsumexp, and its slope in the logits the softmax."""
+    classes = mixture(*(Told(k) * -1.0 for k in range(3)))
+    logits = torch.tensor([[8.0, 2.0, 1.0], [9.0, 3.0, 2.0], [8.0, 7.0, 7.0]], dtype=torch.float64)
+    with torch.no_grad():
+        heights, shares = -classes(logits), classes.score(logits)
+    claims = [
+        Claim(f"logsumexp of {logit}, minus the energy of a classifier", value, float(height), tolerance)
+        for logit, value, height, tolerance in zip(
+            ("(8, 2, 1)", "(9, 3, 2)", "(8, 7, 7)"), (8.003, 9.003, 8.55), heights, (5e-4, 5e-4, 5e-3)
+        )
+    ]
+    claims += [
+        Claim(f"probability {k + 1} of (8, 2, 1)", share, float(shares[0, k]), 5e-4)
+        for k, share in enumerate((0.997, 0.002, 0.001))
+    ]
+    return [
+        *claims,
+        Claim("and of (9, 3, 2): differ by at most", 0.0, float((shares[0] - shares[1]).abs().max()), 1e-12),
+    ]
 
 
 def bowl(mean: float) -> Gaussian:

@@ -37,7 +37,7 @@ class ForecastConfig:
     quantiles     increasing, between 0 and 1; the one nearest to 0.5 is the forecast that errors are measured of
     members       networks that are trained side by side and averaged
     dropout       on what a block adds
-    epochs        at most so many; an epoch reads each row about four times
+    epochs        at most so many; an epoch reads each row about four times, or sixteen where its seasons explain most
     max_minutes   of training at most
     batch_size    pieces of series in a step of all devices together, for each member
     length        rows of a piece

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Learnt", "learn"]
 
-PASSES = 4
-"""How often an epoch reads each row."""
+PASSES, PASSES_OF_SEASONS = 4, 16
+"""How often an epoch reads each row: of tables that their seasons say little about, and of others (`conca.data.anchor`), where little
+is left of the noise that a network would learn by heart, and what is left is fine detail."""
 STEPS = 10, 250
 """Steps of an epoch, at least and at most."""
 
@@ -90,7 +91,8 @@ def learn(
     if after is None:
         checks = windows(encoded, train, known, horizon=config.horizon, length=length, batch_size=config.batch_size)
         checks = [batch for batch in checks if not bool(np.isnan(batch.future.numpy()).all())]
-    steps = int(np.clip(PASSES * sum(train) / (length * config.batch_size), *STEPS))
+    passes = PASSES_OF_SEASONS if encoding.anchor.seasons else PASSES
+    steps = int(np.clip(passes * sum(train) / (length * config.batch_size), *STEPS))
     recipe = recipe_of(config, after.recipe.steps if after else steps, after.trained.steps if after else None)
     folder.mkdir(exist_ok=True)
     trained = trainer()(network, pieces, checks, recipe, folder, progress=progress, resume=resume)

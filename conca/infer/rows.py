@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from conca.data.columns import codes_in, numbers_in, shown
+from conca.data.columns import LARGEST, codes_in, numbers_in, shown
 from conca.data.encoding import named
 from conca.data.layout import fitted_rows
 from conca.data.panel import Key, Schema
@@ -27,6 +27,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 PLAIN = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?)?", re.ASCII)
 WHOLE = re.compile(r"-?\d{1,17}", re.ASCII)
+NUMBERS = {int, float, np.float64, np.float32, np.int64, np.int32}
 EARLIEST, LATEST = "1678", "2261"
 """Years whose dates certainly can be counted lie between these."""
 Given: TypeAlias = "Mapping[str, Any] | pd.Series[Any] | Source"
@@ -78,16 +79,19 @@ def read_rows(given: Given, schema: Schema) -> tuple[Rows, Origin]:
 
     Raises BadInput, one line, for what cannot be read or lacks a column.
     """
+    row: Any = given.to_dict() if isinstance(given, pd.Series) else given
     source: Any = given
-    if isinstance(given, pd.Series):
-        source = pd.DataFrame([given.to_dict()])
-    elif isinstance(given, Mapping):
-        for name, cell in given.items():
-            if isinstance(cell, (list, tuple, np.ndarray, pd.Series)):
+    if isinstance(row, Mapping):
+        quick = quick_row(row, schema)
+        if quick is not None:
+            return quick, Origin("table")
+        listed = [name for name, cell in row.items() if isinstance(cell, (list, tuple, np.ndarray, pd.Series))]
+        for name in listed:
+            if name in schema.columns:
                 raise BadInput(
                     f"column '{shown(name)}': a row has one value in each column; give a frame for many rows"
                 )
-        source = pd.DataFrame([dict(given)])
+        source = pd.DataFrame([{name: cell for name, cell in row.items() if name not in listed}])
     table, origin = read_table(source, text=schema.series), Origin.of(source)
     check_columns(table, origin, schema)
     keys, codes = read_keys(table, origin, schema.series)
@@ -102,6 +106,37 @@ def read_rows(given: Given, schema: Schema) -> tuple[Rows, Origin]:
     for c, name in enumerate(schema.categorical):
         categorical[:, c], _ = codes_in(table[name], schema.levels[c])
     return Rows([keys[code] for code in codes.tolist()], when, target, numeric, categorical, clocks), origin
+
+
+def quick_row(row: Mapping[str, Any], schema: Schema) -> Rows | None:
+    """One row of plain values, as a table of it would be read; None where something in it must be looked at."""
+    key = tuple(row.get(name) for name in schema.series)
+    numbers = [row.get(name) for name in (*schema.target, *schema.numeric)]
+    texts = [row.get(name) for name in schema.categorical]
+    when = 0 if schema.time is None else quick_moment(row.get(schema.time), schema)
+    plain = all(isinstance(part, str) and part for part in key) and all(isinstance(text, str) for text in texts)
+    if when is None or not plain or not all(type(number) in NUMBERS for number in numbers):
+        return None
+    values = np.array([numbers], dtype=np.float64)
+    if not (np.isnan(values) | (np.abs(values) <= LARGEST)).all():
+        return None
+    stripped = [str(text).strip() for text in texts]
+    places = [known.index(text) + 1 if text in known else 0 for text, known in zip(stripped, schema.levels)]
+    targets = len(schema.target)
+    codes = np.array([places], dtype=np.int64)
+    clocks = schema.grid.local and not schema.grid.wall and schema.time is not None
+    return Rows([key], np.array([when], np.int64), values[:, :targets], values[:, targets:], codes, clocks)
+
+
+def quick_moment(time: Any, schema: Schema) -> int | None:
+    """One time as an integer, None where it must be looked at."""
+    if isinstance(time, str):
+        found = quick_times([time], schema)
+        return None if found is None else int(found[0])
+    if schema.grid.kind == "integer":
+        return time if type(time) is int and abs(time) < 2**61 else None
+    dated = type(time) is pd.Timestamp and time.tzinfo is None and EARLIEST < f"{time.year:04}" < LATEST
+    return int(time.as_unit("ns").value) if dated and (schema.grid.local or not schema.grid.zone) else None
 
 
 def when_of(column: pd.Series[Any], origin: Origin, schema: Schema) -> tuple[Integers, bool]:

@@ -29,7 +29,7 @@ HELD = errno.EAGAIN, errno.EACCES, errno.EDEADLK
 def locked(path: Path) -> Iterator[bool]:
     """Hold the lock at `path` in the block; False if another process or thread holds it.
 
-    The file is there as long as somebody holds it, and says who. A file system without locks lets everybody in.
+    The file is there as long as somebody holds it, and says who. On a file system without locks this is all that is known.
 
     Raises:
         OSError: if the file cannot be made.
@@ -58,10 +58,7 @@ def holder(path: Path) -> int | None:
     except OSError:
         return None
     try:
-        if _taken(number, shared=True):
-            return None
-        text = os.read(number, 20)
-        return int(text) if text.isdigit() else 0
+        return None if _taken(number, shared=True) else _named(number)
     finally:
         os.close(number)
 
@@ -85,7 +82,27 @@ def _taken(number: int, shared: bool = False) -> bool:
         else:
             fcntl.flock(number, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
-        return error.errno not in HELD
+        return error.errno not in HELD and not _lives(_named(number))
+    return True
+
+
+def _named(number: int) -> int:
+    """The process that a file names, 0 if none."""
+    os.lseek(number, 0, os.SEEK_SET)
+    text = os.read(number, 20)
+    return int(text) if text.isdigit() else 0
+
+
+def _lives(process: int) -> bool:
+    """Whether there is such a process on this machine; where that cannot be asked, there is."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process or 2**30, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
     return True
 
 

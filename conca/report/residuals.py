@@ -59,6 +59,7 @@ def autocorrelation(errors: Floats, series: Integers, rows: Integers, most: int 
     """Of errors (n,) at rows (n,) of series (n,); series have means of their own, NaN is left out."""
     keep = ~np.isnan(errors)
     errors, series, rows = errors[keep], series[keep], rows[keep]
+    errors = errors / (np.abs(errors).max(initial=0.0) or 1.0)
     centred = np.empty_like(errors)
     tables: dict[int, dict[int, float]] = {}
     for one in np.unique(series).tolist():
@@ -166,8 +167,11 @@ def histogram(errors: Floats, target: str, name: str) -> Picture:
     """How the residuals (N,) are spread; the outermost hundredths stand in the outermost bars."""
     figure, (axes,) = canvas()
     low, high = np.quantile(errors, (0.005, 0.995))
-    axes.hist(np.clip(errors, low, high), bins=60 if low < high else 1, color=COLOURS[0], alpha=0.75, density=True)
-    mean, middle = float(errors.mean()), float(np.median(errors))
+    mean, middle, top = float(errors.mean()), float(np.median(errors)), float(np.abs(errors).max()) or 1.0
+    deviation = float((errors / top).std()) * top
+    apart = high - low > 1e-9 * top
+    edges = np.linspace(low, high, 61) if apart else np.array([low - 0.01 * top, low + 0.01 * top])
+    axes.hist(np.clip(errors, low, high), bins=edges.tolist(), color=COLOURS[0], alpha=0.75, density=True)
     axes.axvline(0, color=SOFT, lw=0.8, ls=":")
     axes.axvline(mean, color=COLOURS[1], lw=1.2, label=f"mean {number(mean, 3)}")
     axes.axvline(middle, color=INK, lw=1.2, ls="--", label=f"median {number(middle, 3)}")
@@ -175,9 +179,7 @@ def histogram(errors: Floats, target: str, name: str) -> Picture:
     label(axes, "what came less the median forecast", "density")
     key(axes)
     words = f"{target}: residuals of all steps; mean {number(mean, 3)}, median {number(middle, 3)}, "
-    words += (
-        f"standard deviation {number(float(errors.std()), 3)}; 99% lie between {number(low, 3)} and {number(high, 3)}, "
-    )
+    words += f"standard deviation {number(deviation, 3)}; 99% lie between {number(low, 3)} and {number(high, 3)}, "
     words += "the others stand in the outermost bars."
     return Picture(svg_of(figure, name), f"Histogram of residuals. {words}", words)
 

@@ -119,7 +119,8 @@ def pictures(evaluation: Evaluation, schema: Schema, levels: Sequence[float], er
         y, q = evaluation.y[place, :, target], evaluation.quantiles[place, :, target]
         known = ~np.isnan(y)
         held = ((q[:, 0] <= y) & (y <= q[:, -1]))[known].mean()
-        ratio = errors[place, target] / np.nanmean(errors[evaluation.series == evaluation.series[place], target])
+        usual = np.nanmean(errors[evaluation.series == evaluation.series[place], target])
+        ratio = errors[place, target] / usual if usual > 0 else np.nan
         words = f"{window.why}: {where}. Mean absolute error {number(errors[place, target])}"
         words += f", {number(ratio, 2)} times that of its series" if np.isfinite(ratio) else ""
         words += f"; the band holds {percent(held)} of what came." if len(levels) > 1 else "."

@@ -76,8 +76,11 @@ class Course:
         minutes = self.recipe.max_minutes
         return minutes is not None and self.seconds >= 60 * minutes
 
-    def close(self, lr: float, validation: Row) -> bool:
-        """The present epoch is over; whether its weights are the best so far."""
+    def close(self, lr: float, validation: Row, late: bool) -> bool:
+        """The present epoch is over, and the training if it is late; whether its weights are the best so far.
+
+        All that is given is the same in all processes, so that they end together.
+        """
         loss = self.total / max(self.step - self.begun, 1)
         row = {"epoch": len(self.history), "step": self.step, "lr": lr, "train/loss": loss, **validation}
         self.history.append(row)
@@ -88,7 +91,7 @@ class Course:
         if better or not validation:
             self.lowest, self.at = measured, (self.step, len(self.history))
         tired = bool(validation) and (self.waited >= self.recipe.patience or not math.isfinite(measured))
-        self.ended = tired or self.late or self.step >= self.recipe.last
+        self.ended = tired or late or self.step >= self.recipe.last
         return better
 
     @property

@@ -65,7 +65,7 @@ def train_forecast(
     """
     place = place_of(recipe.devices)
     check_batch(pieces, network, place.processes)
-    with together(place, learnt, place, network, pieces, validation, recipe, None):
+    with seeded(recipe.seed), together(place, learnt, place, network, pieces, validation, recipe, None):
         return learnt(place, network, pieces, validation, recipe, folder if first() else None, progress, resume)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from conca.models.run import CHECKPOINT
 from conca.train.checkpoint import write_checkpoint
 from conca.train.course import Course
 from conca.train.learner import ForecastLearner
+from conca.train.ranks import world
 from conca.types import BadInput
 
 __all__ = ["Keeper"]
@@ -71,7 +73,9 @@ class Keeper(Callback):
         learner.averaged[0].update_parameters(learner.network)
         now = time.monotonic()
         course.seconds = now - self.clock
-        if learner.stops or course.late:
+        if world() == 1:
+            learner.stops = course.late
+        if learner.stops:
             trainer.should_stop = True
         elif course.inside and now - self.written > max(PAUSE, SHARE * self.took):
             self.keep(trainer, learner)
@@ -81,7 +85,7 @@ class Keeper(Callback):
         learner, course = cast(ForecastLearner, pl_module), self.course
         course.total = float(self.sum)
         self.sum.zero_()
-        if course.close(learner.rate, learner.measured()):
+        if course.close(learner.rate, learner.measured(), learner.stops):
             course.best = {name: tensor.clone() for name, tensor in learner.averaged[0].module.state_dict().items()}
         trainer.should_stop = course.ended
         self.keep(trainer, learner)
@@ -92,9 +96,10 @@ class Keeper(Callback):
                 self.board.log_metrics(row, course.step)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Close the log."""
+        """Close the log; where the disk is full, what matters has been said."""
         if self.board is not None:
-            self.board.finalize("success")
+            with suppress(OSError):
+                self.board.finalize("success")
             self.board = None
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

@@ -1,6 +1,7 @@
 """The tour: every claim holds, claims can fail, and each stop has its picture."""
 
 import math
+import time
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -18,9 +19,20 @@ from conca.report.page import Picture, render
 
 
 @pytest.fixture(scope="module")
-def stops():
+def walked():
+    """All stops, and the seconds of processor that they took."""
     torch.set_default_dtype(torch.float32)
-    return list(walk())
+    begin = time.process_time()
+    return list(walk()), time.process_time() - begin
+
+
+@pytest.fixture
+def stops(walked):
+    return walked[0]
+
+
+def test_it_is_over_in_less_than_a_minute(walked):
+    assert walked[1] < 60
 
 
 def test_every_claim_holds(stops):
@@ -40,14 +52,18 @@ def test_every_stop_has_claims_words_and_a_picture_of_its_own(stops):
 
 def test_the_numbers_of_the_theory_are_there(stops):
     expected = [c.expected for stop in stops for c in stop.claims]
-    theory = [2, 3, 3.5, 3.75, 3.875, 4, 1 / 32, 13, 5, 64, 508.9, 4.6e-01, 3.6e-21, 4.6e-08, 1.3e13, 0.994]
+    theory = [2, 3, 3.5, 3.75, 3.875, 4, 1 / 32, 13, 5, 8.003, 9.003, 8.55, 0.997, 64, 508.9, 0.994]
+    theory += [4.6e-01, 2.0e-03, 1.4e-05, 1.4e-11, 3.6e-21, 8.1e-02, 1.9e-02, 2.9e-03, 3.3e-05, 4.6e-08, 1.3e13]
     assert all(any(value == e for e in expected) for value in theory)
 
 
 def test_a_tolerance_is_small_beside_what_it_judges(stops):
     for stop in stops:
         for claim in stop.claims:
-            assert claim.tolerance <= max(1e-9, 0.05 * abs(claim.expected)) or "beta small" in claim.text
+            rounded = (
+                5e-4 if claim.text.startswith("probability") else 1e-9
+            )  # the theory gives them to a tenth of a percent
+            assert claim.tolerance <= max(rounded, 0.05 * abs(claim.expected)) or "beta small" in claim.text
 
 
 def test_it_is_the_same_every_time_and_leaves_random_numbers_alone(stops):

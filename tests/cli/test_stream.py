@@ -1,18 +1,25 @@
 """`conca stream`: rows in, forecasts out at once, whatever comes, and on from where it ended."""
 
+import contextlib
 import io
 import os
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+
+from conca.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = "import sys; from conca.cli.main import main; sys.exit(main())"
@@ -210,25 +217,99 @@ def test_after_the_first_new_row_an_old_one_is_an_error(feed: Feed, table: str) 
     assert "1 rows were refused" in err
 
 
-@pytest.fixture
-def started(fitted: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts the command in a process of its own; it is dead afterwards."""
-    processes = []
+class Child:
+    """`conca` in a child of this process, which needs not be started anew: as `subprocess.Popen`, in what is used here."""
 
-    def start(*words: object, **options: object) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", MAIN, "stream", str(fitted / "run"), *map(str, words)]
-        paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        given = {"stdin": -1, "stdout": -1, "stderr": -1, "cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": paths}}
-        processes.append(subprocess.Popen(command, **{**given, **options}))
-        return processes[-1]
+    def __init__(self, words: list[str], stdout: IO[bytes] | int, before: Callable[[], None]) -> None:
+        inward, self.stdin = pipe()
+        self.stdout, outward = pipe()
+        self.stderr, told = pipe()
+        sys.stdout.flush()
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # of forks beside threads: those of kernels are made anew
+            self.pid = os.fork()
+        if not self.pid:
+            self.run(words, [inward, outward if stdout == -1 else stdout, told], before)
+        for end in (inward, outward, told):
+            end.close()
+        self.returncode: int | None = None
+
+    def run(self, words: list[str], ends: list[IO[bytes]], before: Callable[[], None]) -> None:
+        """In the child: the command, and the end of the process, whatever happens."""
+        status = 99
+        try:
+            for end in (self.stdin, self.stdout, self.stderr):
+                end.close()
+            for number, end in enumerate(ends):
+                os.dup2(end.fileno(), number)
+            os.closerange(3, 999)
+            sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+            before()
+            status = main(words)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
+
+    def send_signal(self, number: int) -> None:
+        """Send it."""
+        os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        """Its exit status, less than 0 for the signal that ended it."""
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def communicate(self, data: bytes = b"") -> tuple[bytes, bytes]:
+        """Give it this, and read all that it says, until it ends. What it says on stderr fits into a pipe."""
+        writer = threading.Thread(target=self.give, args=(data,))
+        writer.start()
+        out = b"" if self.stdout.closed else self.stdout.read()
+        err = self.stderr.read()
+        writer.join()
+        self.wait()
+        return out, err
+
+    def give(self, data: bytes) -> None:
+        """Write this, and the end, if somebody reads."""
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.write(data)
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.close()
+
+    def end(self) -> None:
+        """Kill it if it lives, and close what is open."""
+        if self.returncode is None:
+            self.send_signal(signal.SIGKILL)
+            self.wait()
+        for end in (self.stdout, self.stderr, self.stdin):
+            with contextlib.suppress(BrokenPipeError):
+                end.close()
+
+
+def pipe() -> tuple[IO[bytes], IO[bytes]]:
+    """The end to read from, and the one to write to."""
+    out, into = os.pipe()
+    return os.fdopen(out, "rb"), os.fdopen(into, "wb")
+
+
+@pytest.fixture
+def started(fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Child]]:
+    """Starts the command in a process of its own; it is dead afterwards."""
+    monkeypatch.chdir(tmp_path)
+    torch.set_default_dtype(torch.float32)
+    children: list[Child] = []
+
+    def start(*words: object, stdout: IO[bytes] | int = -1, before: Callable[[], None] = lambda: None) -> Child:
+        children.append(Child(["stream", *map(str, (fitted / "run", *words))], stdout, before))
+        return children[-1]
 
     yield start
-    for process in processes:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+    for child in children:
+        child.end()
 
 
 def test_a_row_is_answered_at_once_and_memory_stays(
@@ -331,7 +412,7 @@ def test_a_disk_that_is_full_costs_one_line_and_the_old_state_stays(
     def full() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 
-    process = started("--state", "state", preexec_fn=full)
+    process = started("--state", "state", before=full)
     out, err = process.communicate(table.encode())
     assert process.returncode == 2
     told = [line for line in err.decode().splitlines() if "were read before" not in line]
@@ -372,19 +453,30 @@ def test_the_header_is_not_repeated_in_a_file(started: Callable, table: str, tmp
 
 
 def test_memory_stays_flat(started: Callable) -> None:
-    process = started("--state", "state", stdout=subprocess.DEVNULL)
     times = pd.date_range("2024-01-01", periods=20_000, freq="h").astype(str)
     rows = [f"{when},{place % 24},1\n" for place, when in enumerate(times)]
-    process.stdin.write(b"time,load,heat\n")
     held = []
-    for begin in range(0, len(rows), 2_000):
-        process.stdin.write("".join(rows[begin : begin + 2_000]).encode())
-        process.stdin.flush()
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        held.append(next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")))
-    process.communicate()
+    with open(os.devnull, "wb") as nowhere:
+        process = started("--state", "state", stdout=nowhere)
+        process.stdin.write(b"time,load,heat\n")
+        for begin in range(0, len(rows), 2_000):
+            process.stdin.write("".join(rows[begin : begin + 2_000]).encode())
+            process.stdin.flush()
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            held.append(next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")))
+        process.communicate()
     assert process.returncode == 0
     assert held[-1] - held[4] < 12_000, f"kilobytes: {held}"
+
+
+def test_the_program_itself(fitted: Path, tmp_path: Path, table: str) -> None:
+    """One row by itself is answered, in a process that imports nothing before it is asked to."""
+    command = [sys.executable, "-W", "error", "-c", MAIN, "stream", str(fitted / "run")]
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    text = "".join(table.splitlines(keepends=True)[:2])
+    done = subprocess.run(command, input=text, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(frame(done.stdout)) == 6
 
 
 def test_help_names_what_cannot_be_known(say: Callable) -> None:

@@ -1,7 +1,10 @@
 """Streams in Python: the numbers of rolling forecasts, however the rows come; memories that are values, and files."""
 
+import subprocess
+import sys
 import threading
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +16,7 @@ from conca.infer import Session, push
 from conca.layers.states import leaves
 from conca.types import BadInput
 
+ROOT = Path(__file__).resolve().parents[2]
 HOURS = pd.date_range("2024-01-01", periods=90, freq="h")
 QUANTILES = ["q0.1", "q0.5", "q0.9"]
 BOUNDED = ("lstm", "s4d", "s4d attention(window=5)")
@@ -138,11 +142,33 @@ def test_uneven_times(layers: str) -> None:
     assert (found.time == found.cutoff + found.step * step).all()
 
 
-def test_a_row_is_a_mapping_or_a_series() -> None:
-    row = hourly().iloc[0]
-    found = [Session(model("s4d")).push(one) for one in (row, row.to_dict(), row.to_frame().T, hourly().head(1))]
-    for one in found[1:]:
-        pd.testing.assert_frame_equal(one, found[0])
+@pytest.mark.parametrize("table", ["hourly", "integers", "zoned", "counted"])
+def test_a_row_is_a_mapping_or_a_series(table: str) -> None:
+    rows, fitted = TABLES[table](), model("s4d", table)
+    for place in (0, 3):
+        row = rows.iloc[place]
+        texts = {**row, "time": str(row["time"])} if "time" in row and table != "integers" else row.to_dict()
+        given = [rows.iloc[place : place + 1], row, row.to_dict(), row.to_frame().T, texts, {**row, "more": [1, 2]}]
+        found = [Session(fitted).push(one) for one in given]
+        for one in found[1:]:
+            pd.testing.assert_frame_equal(one, found[0])
+
+
+def test_values_of_a_row_that_are_not_plain_are_read_as_those_of_a_table() -> None:
+    row = hourly().iloc[20].to_dict()
+    for name, value in (
+        ("load", True),
+        ("load", "3"),
+        ("load", None),
+        ("wind", None),
+        ("wind", " S "),
+        ("wind", "E"),
+        ("rain", 10**29),
+    ):
+        changed = {**row, name: value}
+        pd.testing.assert_frame_equal(
+            Session(model("s4d")).push(changed), Session(model("s4d")).push(pd.DataFrame([changed]))
+        )
 
 
 def test_a_series_that_was_not_fitted_is_scaled_as_the_average_one_and_unknown_categories_are_missing() -> None:
@@ -344,3 +370,12 @@ def test_another_seed_is_another_run() -> None:
         changed = Session(one).run
         weight -= 1e-3
     assert changed != other.run
+
+
+def test_importing_the_room_imports_nothing_heavy() -> None:
+    heavy = "torch", "pandas", "numba", "lightning"
+    code = f"import conca.infer, sys; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    with pytest.raises(AttributeError, match="pull"):
+        _ = conca.infer.pull

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from conca.models import lock
 from conca.models.lock import holder
 from conca.models.run import (
     CHECKPOINT,
@@ -284,6 +285,22 @@ def test_looking_whether_it_is_free_keeps_nobody_out(tmp_path):
         done.set()
         thread.join()
     assert read_config(tmp_path / "run")["number"] == 19
+
+
+def test_on_a_disk_without_locks_the_process_that_lives_is_known(tmp_path, monkeypatch):
+    def unknown(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(lock.fcntl, "flock", unknown)
+    with new_folder(tmp_path / "run"):
+        with pytest.raises(BadInput, match="another training"), new_folder(tmp_path / "run"):
+            pass
+        with pytest.raises(BadInput, match="another training"):
+            check_free(tmp_path / "run")
+    lock_of(tmp_path / "run2").write_text("1073741823")
+    with new_folder(tmp_path / "run2"):
+        pass
+    assert names(tmp_path) == ["run", "run2"]
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -10,12 +10,14 @@ from conca.data.grid import DAY, Grid, ticks
 from conca.data.schema import Schema
 from conca.estimators.evaluation import Evaluation
 from conca.metrics.forecast import by_step, coverage, mae
+from conca.report import errors, windows
 from conca.report.calibration import calibration, coverage_by_step
 from conca.report.errors import advantage, shown_steps
 from conca.report.history import curves
 from conca.report.residuals import (
     autocorrelation,
     by_cycle,
+    chapter,
     cycle_of,
     forecast_times,
     over_time,
@@ -298,3 +300,12 @@ def test_numbers_as_people_read_them():
     ]
     assert (percent(0.8164), percent(0.8164, 1), percent(float("nan"))) == ("82%", "81.6%", "-")
     assert [size(v) for v in (0, 999, 8192, 2.5e6, 3e9)] == ["0 bytes", "999 bytes", "8.19 kB", "2.5 MB", "3 GB"]
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-300, 1e15, 1e300])
+def test_values_of_any_size_can_be_drawn(scale):
+    draw = np.random.default_rng(0)
+    e = evaluation(draw.normal(size=(3, 2, 1)) * scale, np.sort(draw.normal(size=(3, 2, 1, 3)), -1) * scale)
+    schema = Schema(target=("y",), time="t", grid=HOURLY)
+    for drawn in (windows.chapter(e, schema, LEVELS), chapter(e, schema, LEVELS), errors.chapter(e, schema)):
+        assert len(drawn.parts) > 1
