@@ -152,7 +152,11 @@ def feed(network: ForecastNetwork, group: Sequence[Feed]) -> None:
     """Let states of a group read their next rows."""
     spans = [(one.reading.done, one.reading.done + one.size) for one in group]
     inputs, codes, elapsed, lengths = side_by_side([one.reading.encoded for one in group], spans)
-    h, state = network.read(inputs, codes, joined([one.state for one in group]), lengths=lengths, elapsed=elapsed)
+    before = joined([one.state for one in group])
+    if all(one.size == 1 for one in group):
+        h, state = step_on(network, inputs[:, 0], codes[:, 0], before, None if elapsed is None else elapsed[:, 0])
+    else:
+        h, state = network.read(inputs, codes, before, lengths=lengths, elapsed=elapsed)
     for row, (one, (begin, end)) in enumerate(zip(group, spans)):
         reading = one.reading
         reading.states[one.which] = parted(state, row) if len(group) > 1 else state
@@ -160,6 +164,23 @@ def feed(network: ForecastNetwork, group: Sequence[Feed]) -> None:
             given = reading.given[begin:end]
             part = h[:, row, : end - begin]
             reading.hidden.append(part if given.all() else part[:, torch.from_numpy(given)])
+
+
+def step_on(
+    network: ForecastNetwork, inputs: Tensor, codes: Tensor, state: Any, elapsed: Tensor | None
+) -> tuple[Tensor, Any]:
+    """What `network.read` gives for one row of each series, by the step of its layers: inputs (B, I), codes (B, C), elapsed (B,)."""
+    hidden: list[Tensor] = []
+    after: list[Any] = []
+    for part, own in zip(network.towers, state, strict=True):
+        tower = cast(Tower, part)
+        x = tower.enter(inputs)
+        for column, embedding in enumerate(tower.embeddings):
+            x = x + embedding(codes[:, column])
+        h, own = tower.stack.step(x, own, elapsed=elapsed if tower.stack.timed else None)
+        hidden.append(tower.norm(h)[:, None])
+        after.append(own)
+    return torch.stack(hidden), tuple(after)
 
 
 def joined(states: Sequence[Any]) -> Any:

@@ -95,13 +95,15 @@ class Stream:
     def answer(self, rows: Rows, lines: Sequence[int], faults: Sequence[tuple[int, str]]) -> Answer:
         """The answer to some rows; what is held after them is in `after`."""
         fitted, where = self.session.fitted, f"{self.cells.where}, row "
+        self.after = self.session.memories
         sifted = sift(fitted, self.session.memories, rows, self.replay)
         column = f", column '{fitted.schema.time}': "
         found = [*faults, *((lines[place], where + str(lines[place]) + column + why) for place, why in sifted.faults)]
         (stepped,) = step(fitted, [self.session.memories], [sifted.rows], [self.session.coming])
         read = [lines[place] for place in sifted.places.tolist()] if stepped.faults else []
         found += [(read[place], f"{where}{read[place]}: {why}") for place, why in stepped.faults]
-        self.after = stepped.memories
+        if len(sifted.rows):
+            self.after = stepped.memories
         self.rows += len(sifted.rows)
         self.refused += len(found) - len(stepped.faults)
         self.lost += len(stepped.faults)

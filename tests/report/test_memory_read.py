@@ -14,7 +14,7 @@ from conca.report.holds import grown, holdings
 from conca.report.memory import forget_times, kernel, layers_of, periods, time_scales
 from conca.report.response import Response, reach, response, standing, times_until, tried
 
-SMALL = {"horizon": 6, "d_model": 8, "members": 1, "epochs": 1, "length": 48, "batch_size": 4}
+SMALL = {"horizon": 6, "d_model": 8, "members": 2, "epochs": 1, "length": 48, "batch_size": 4}
 
 
 def hourly(rows=300):
@@ -165,4 +165,6 @@ def test_what_the_state_holds_is_what_it_takes(fitted):
     if stack.bounded:
         assert (sizes == rows[-1].bytes).all()
     else:
-        assert (np.diff(sizes) == np.array([7, 56]) * 2 * 8 * 4).all(), "a key and a value of 8 float32 a row"
+        assert (np.diff(sizes) == np.array([7, 56]) * 2 * 2 * 8 * 4).all(), (
+            "a key and a value of 8 float32 a row and member"
+        )
