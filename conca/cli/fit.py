@@ -72,7 +72,8 @@ def fit(
     patience: Annotated[int | None, Option(metavar="N", help="Epochs without a better one before it stops.")] = None,
     seed: Annotated[int | None, Option(metavar="N", help="Same seed, same machine, same run.")] = None,
     devices: Annotated[
-        str | None, Option(metavar="WORD", help="Where to train: auto, cpu, cuda, cuda:1; more than one: 2, cpu:2, cuda:0,1.")
+        str | None,
+        Option(metavar="WORD", help="Where to train: auto, cpu, cuda, cuda:1; more than one: 2, cpu:2, cuda:0,1."),
     ] = None,
     precision: Annotated[
         str | None, Option(metavar="WORD", help="32-true, bf16-mixed, 64-true; on a GPU 16-mixed too.")

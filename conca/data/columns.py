@@ -57,7 +57,7 @@ def numbers_in(column: pd.Series[Any], origin: Origin, advice: str = "") -> NDAr
     infinite = np.isinf(values)
     if infinite.any():
         at = int(infinite.argmax())
-        raise BadInput(f"{origin.cell(at, name)}: the value is infinite; leave the cell empty if it is missing")
+        raise BadInput(f"{origin.cell(at, name)}: the value is infinite; correct it")
     large = np.abs(values) > LARGEST
     if large.any():
         at = int(large.argmax())

@@ -55,7 +55,7 @@ def read_future(
     if not schema.known:
         raise BadInput("the model knows no column in advance; name some when fitting (known, --known)")
     source = settled(source)
-    table, origin = read_table(source, text=schema.series), Origin.of(source)
+    table, origin = read_table(source, text=schema.series), Origin.of(source, "future")
     for name in (*schema.series, *(() if schema.time is None else (schema.time,)), *schema.known):
         check_column(table, origin, name)
     before = {named(key): int(ticks(np.asarray(last))) for key, last in ends}

@@ -59,9 +59,9 @@ class Origin:
     path: Path | None = None
 
     @classmethod
-    def of(cls, source: Source) -> Origin:
-        """The origin of what `read_table` reads from `source`."""
-        return cls(str(source), Path(source)) if isinstance(source, (str, PathLike)) else cls("table")
+    def of(cls, source: Source, name: str = "table") -> Origin:
+        """The origin of what `read_table` reads from `source`; `name` is what a frame is called."""
+        return cls(str(source), Path(source)) if isinstance(source, (str, PathLike)) else cls(name)
 
     def row(self, position: int) -> str:
         """The user's name of the row at `position` (from 0) of the table as read."""

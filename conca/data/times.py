@@ -169,9 +169,11 @@ def nanoseconds(dates: pd.Series[Any], origin: Origin) -> NDArray[np.int64]:
     try:
         when = np.asarray(dates.dt.as_unit("ns").to_numpy("datetime64[ns]").astype(np.int64))
     except pd.errors.OutOfBoundsDatetime:
-        when = np.array([LAST])
-    if (when < FIRST).any() or (when >= LAST).any():
-        where = f"{origin.name}, column '{dates.name}'"
+        years = dates.dt.year.to_numpy()
+        when = np.where((years >= 1678) & (years < 2262), 0, LAST)
+    beyond = (when < FIRST) | (when >= LAST)
+    if beyond.any():
+        where = origin.cell(int(beyond.argmax()), str(dates.name))
         raise BadInput(f"{where}: times must lie between the years 1678 and 2261; correct them")
     return when
 

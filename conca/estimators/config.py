@@ -68,7 +68,10 @@ class ForecastConfig:
     precision: str = "32-true"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "quantiles", tuple(map(float, self.quantiles)))
+        try:
+            object.__setattr__(self, "quantiles", tuple(map(float, self.quantiles)))
+        except (TypeError, ValueError):
+            self.check("quantiles", False, "increasing numbers between 0 and 1, such as (0.1, 0.5, 0.9)")
         object.__setattr__(self, "devices", str(self.devices))
         for name, (least, most) in WHOLE.items():
             self.whole(name, least, most)

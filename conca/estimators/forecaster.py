@@ -15,6 +15,7 @@ from conca.data.encoding import Encoded
 from conca.data.future import Future, empty_future, read_future
 from conca.data.panel import Names, Panel, Schema
 from conca.data.table import Origin, Source
+from conca.estimators.arguments import check_switches, folder_of
 from conca.estimators.columns import Columns, as_given, columns_of, read_columns
 from conca.estimators.config import ForecastConfig
 from conca.estimators.evaluation import Evaluation
@@ -169,9 +170,10 @@ class Forecaster:
             BadInput: one line, for a table that cannot be read or used, an ill option, a folder that exists. Then nothing
                 is written; of a training that is interrupted, what `resume` needs is kept beside `out`.
         """
+        check_switches(refit=refit, strict=strict, progress=progress, force=force, resume=resume)
         held = HoldOut(self.config.horizon, test_fraction, windows, step)
         if out is not None and first():
-            check_free(Path(out), force, resume)
+            check_free(folder_of(out), force, resume)
         columns = Columns(target, time, series, covariates, categorical, known, tz)
         panel = read_columns(data, columns, minimum=held.minimum, strict=strict)
         check_names(panel.schema, self.config.columns)
@@ -222,6 +224,7 @@ class Forecaster:
         Raises:
             BadInput: one line, as in `fit`.
         """
+        check_switches(refit=refit, strict=strict, progress=progress)
         held = HoldOut(self.config.horizon, 0.0, windows, step)
         chosen = columns_of(self.schema_) if self._run and not columns else Columns.of(columns)
         panel = read_columns(data, chosen, minimum=held.minimum, strict=strict)
@@ -260,6 +263,7 @@ class Forecaster:
             BadInput: for a table that cannot be read or does not fit the fitted one.
             RuntimeError: before `fit`.
         """
+        check_switches(rolling=rolling)
         fitted, config = self.fitted, self.config
         schema, targets = fitted.schema, fitted.schema.target
         if data is None:
@@ -360,7 +364,8 @@ class Forecaster:
             RuntimeError: before `fit`.
         """
         run = self.run_
-        with new_folder(Path(folder), force) as new:
+        check_switches(force=force)
+        with new_folder(folder_of(folder), force) as new:
             write_run(new, run)
 
     @classmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from conca.layers.states import size_in_bytes
+from conca.models.costs import costs
 from conca.models.forecast import ForecastNetwork
 from conca.report.drawing import COLOURS, SOFT, canvas, key, label, logarithmic, svg_of
 from conca.report.page import Chapter, Picture, Table
 from conca.report.words import size
 
-__all__ = ["Holding", "chapter", "grown", "holdings"]
+__all__ = ["chapter", "grown"]
 
 TITLE = "What the state holds"
 READING = (
@@ -24,55 +24,6 @@ READING = (
     "rows stream in. Multiply-adds are for one row of one series."
 )
 LENGTHS = (1, 4, 16, 64, 256, 1024)
-
-
-@dataclass(frozen=True)
-class Holding:
-    """One layer of one member, or all members together.
-
-    name, width    of the layer
-    parameters     how many numbers are learnt
-    bytes          of the state of one series of which nothing has been read
-    grows          whether that grows with what is read
-    multiply_adds  for a row
-    """
-
-    name: str
-    width: int
-    parameters: int
-    bytes: int
-    grows: bool
-    multiply_adds: int
-
-
-def parameters(module: Any) -> int:
-    """How many numbers are learnt."""
-    return sum(p.numel() for p in module.parameters())
-
-
-def holdings(network: ForecastNetwork) -> list[Holding]:
-    """Every layer of a member, what stands around them, and all members together."""
-    tower: Any = network.towers[0]
-    stack, members = tower.stack, len(network.towers)
-    found = [
-        Holding(
-            f"layer {place}: {type(part.inner).__name__}",
-            part.d_model,
-            parameters(part),
-            size_in_bytes(part.init_state(1)),
-            not part.bounded,
-            part.work().multiply_adds,
-        )
-        for place, part in enumerate(stack.parts, 1)
-    ]
-    around = parameters(tower) - parameters(stack)
-    used = around - parameters(tower.embeddings) + len(tower.embeddings) * stack.d_model
-    found.append(Holding("entry and head", stack.d_model, around, 0, False, used))
-    held, grows = sum(h.bytes for h in found), any(h.grows for h in found)
-    work = stack.work().multiply_adds + used
-    name = f"all, {members} member{'s' * (members > 1)}"
-    found.append(Holding(name, stack.d_model, members * parameters(tower), members * held, grows, members * work))
-    return found
 
 
 def grown(network: ForecastNetwork, lengths: Sequence[int] = LENGTHS) -> NDArray[np.int64]:
@@ -89,17 +40,9 @@ def grown(network: ForecastNetwork, lengths: Sequence[int] = LENGTHS) -> NDArray
 
 def chapter(network: ForecastNetwork, columns: int) -> Chapter:
     """A table of the layers, and the bytes as rows are read; `columns` is how many numbers a row of the table has."""
-    found = holdings(network)
     rows = [
-        [
-            h.name,
-            str(h.width),
-            f"{h.parameters:,}",
-            f"{h.bytes:,}",
-            "yes" if h.grows else "no",
-            f"{h.multiply_adds:,}",
-        ]
-        for h in found
+        [c.name, str(c.width), f"{c.parameters:,}", f"{c.state:,}", "yes" if c.grows else "no", f"{c.multiply_adds:,}"]
+        for c in costs(network)
     ]
     headings = ["part", "width", "parameters", "state bytes", "grows", "multiply-adds a row"]
     return Chapter(TITLE, (READING, Table(headings, rows), picture(network, columns)))

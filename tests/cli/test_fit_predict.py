@@ -118,7 +118,7 @@ def test_info_says_what_a_run_is(say: Callable, fitted: Path) -> None:
     from conca.layers.states import size_in_bytes
 
     layer = S4D(8)
-    assert f" {size_in_bytes(layer.init_state(1)):,} " in rows["S4D"]
+    assert f" {size_in_bytes(layer.init_state(1)):,} " in rows["1: S4D"]
     assert "ridge" in out
     assert "kernel (" in out or "plain PyTorch" in out
 

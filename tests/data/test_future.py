@@ -199,7 +199,7 @@ def test_a_missing_row_is_named(tmp_path):
     only_one = table[table["s"] == "a"]
     refuse(
         lambda: read_future(only_one, panel.schema, ends, H),
-        "table: the row of series b at 2024-01-06 02:00:00 is missing",
+        "future: the row of series b at 2024-01-06 02:00:00 is missing",
     )
     refuse(lambda: read_future(table, panel.schema, ends, H + 1), "series a at 2024-01-06 06:00:00")
     single, end = fit(only_one, 26, series=(), covariates=[])
@@ -264,7 +264,7 @@ def test_without_a_time_column_rows_are_counted():
     np.testing.assert_array_equal(found[1].numeric[:, 0], np.arange(100.0, 104.0))
     refuse(
         lambda: read_future(rest.iloc[:-2], panel.schema, ends, H),
-        "table: there are 3 rows of series a, and 4 steps ahead",
+        "future: there are 3 rows of series a, and 4 steps ahead",
     )
     refuse(lambda: read_future(rest.iloc[:5], panel.schema, ends, H), "there are 0 rows of series a")
 

@@ -206,3 +206,16 @@ def test_a_run_that_does_not_say_what_it_learnt_from_learnt_all(evaluated, tmp_p
     del config["latest"]["learnt"]
     path.write_text(json.dumps(config))
     assert conca.load(tmp_path / "run").fitted.ends.learnt == conca.load(tmp_path / "run").fitted.ends.times
+
+
+@pytest.mark.parametrize("name", ["refit", "strict", "progress", "force", "resume"])
+def test_a_switch_is_true_or_false(name):
+    with pytest.raises(BadInput, match=f"{name} must be True or False, not 'no'"):
+        Forecaster(**SMALL).fit(table(), target="y", **{"progress": False, name: "no"})
+
+
+@pytest.mark.parametrize("out", [3, "a\0b", "x" * 300])
+def test_what_can_be_no_folder_is_one_line(out):
+    with pytest.raises(BadInput, match="run folder") as error:
+        fit(out=out)
+    assert "\n" not in str(error.value)
