@@ -205,7 +205,7 @@ def test_a_missing_row_is_named(tmp_path):
     single, end = fit(only_one, 26, series=(), covariates=[])
     refuse(
         lambda: read_future(only_one.head(28), single.schema, end, H),
-        "table: the row at 2024-01-06 04:00:00 is missing",
+        "future: the row at 2024-01-06 04:00:00 is missing",
     )
 
 
