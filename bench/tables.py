@@ -227,11 +227,15 @@ def fingerprint() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
+CODE = fingerprint()
+"""Of the code as it is when the bench begins."""
+
+
 def saved(name: str, seed: int, cache: Path) -> dict[str, dict[str, float]]:
     """What a table gave, from the cache; nothing if it is not there, or of other code."""
     path = cache / "results" / f"{name}-{seed}.json"
     found = json.loads(path.read_text()) if path.is_file() else {"code": ""}
-    return found["found"] if found["code"] == fingerprint() else {}
+    return found["found"] if found["code"] == CODE else {}
 
 
 def kept(name: str, seed: int, cache: Path) -> dict[str, dict[str, float]]:
@@ -239,12 +243,12 @@ def kept(name: str, seed: int, cache: Path) -> dict[str, dict[str, float]]:
     before = saved(name, seed, cache)
     if before:
         return before
-    path, code = cache / "results" / f"{name}-{seed}.json", fingerprint()
+    path = cache / "results" / f"{name}-{seed}.json"
     print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
     found = measure(TABLES[name], load(TABLES[name], cache), seed)
     path.parent.mkdir(exist_ok=True)
     new = path.with_suffix(".new")
-    new.write_text(json.dumps({"code": code, "found": found}, indent=1))
+    new.write_text(json.dumps({"code": CODE, "found": found}, indent=1))
     new.replace(path)
     return found
 

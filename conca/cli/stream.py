@@ -212,11 +212,16 @@ def holds_something(number: int) -> bool:
 def closing(answers: Stream, state: Path | None) -> Iterator[str]:
     """What should be known at the end."""
     if answers.passed:
-        yield f"{answers.passed:,} rows were read before, as {state} says, and are passed over"
+        yield f"{rows_were(answers.passed)} read before, as {state} says, and passed over"
     if answers.refused:
-        yield f"{answers.refused:,} rows were refused"
+        yield f"{rows_were(answers.refused)} refused"
     if answers.lost:
-        yield f"{answers.lost:,} rows were read, but not forecast from"
+        yield f"{rows_were(answers.lost)} read, but not forecast from"
+
+
+def rows_were(count: int) -> str:
+    """The beginning of a sentence about so many rows."""
+    return f"{count:,} row{'s were' if count > 1 else ' was'}"
 
 
 class Meter:
