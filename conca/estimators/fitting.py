@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from conca.data.encoding import named
 from conca.data.grid import ticks
-from conca.data.panel import Panel, Series
+from conca.data.panel import Panel, Schema, Series
 from conca.data.split import cutoffs
+from conca.data.times import restore
 from conca.estimators.config import ForecastConfig
 from conca.estimators.evaluation import Evaluation
 from conca.estimators.holdout import Plan, everything
@@ -23,7 +26,7 @@ from conca.infer.fitted import Fitted
 from conca.infer.forecast import forecast
 from conca.infer.frame import Ends
 
-__all__ = ["fit_run", "trial_of", "unseen"]
+__all__ = ["Unseen", "fit_run", "judged", "trial_of", "unseen"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -53,7 +56,8 @@ def fit_run(
         evaluation=Evaluation.of([trial]),
         history=pd.DataFrame(first.trained.history),
     )
-    return run, list(first.panel.notices)
+    words = [judged(panel.schema, panel.series, plan.cutoffs, config.horizon)] if len(run.scores) else []
+    return run, [*first.panel.notices, *words]
 
 
 def latest(config: ForecastConfig, learnt: Learnt) -> list[Floats]:
@@ -74,19 +78,50 @@ def trial_of(config: ForecastConfig, learnt: Learnt, plan: Plan) -> Trial:
     return Trial(series, plan.cutoffs, found, config.quantiles, simple)
 
 
-def unseen(fitted: Fitted, series: Sequence[Series]) -> tuple[list[Integers], int]:
-    """The rows (n,) of each series from which a whole forecast lies after the rows that were learnt from.
+@dataclass(frozen=True)
+class Unseen:
+    """The rows of new series from which forecasts are judged.
 
-    Where there are none, or no times that tell, all rows with a whole forecast; the number says of how many series that
-    were learnt from this is so.
+    cutoffs  (n,) of each series
+    old      how many series have no row after those that were learnt from; they are left out
+    cold     how many begin after these, so that their first forecasts have no past
+    doubtful how many may have been learnt from: without times it cannot be told
+    """
+
+    cutoffs: list[Integers]
+    old: int
+    cold: int
+    doubtful: int
+
+
+def unseen(fitted: Fitted, series: Sequence[Series]) -> Unseen:
+    """The rows after those that were learnt from: of a series that has some, every row with a whole forecast among them.
+
+    If they are fewer than the steps of a forecast, the rows that have at least one known step ahead.
     """
     horizon, timed = fitted.network.config.horizon, fitted.schema.time is not None
-    learnt = {tuple(map(str, key)): time for key, time in zip(fitted.ends.keys, fitted.ends.learnt)}
-    chosen, met = [], 0
+    learnt = {named(key): time for key, time in zip(fitted.ends.keys, fitted.ends.learnt)}
+    chosen, old, cold, doubtful = [], 0, 0, 0
     for one in series:
-        last = learnt.get(tuple(map(str, one.key)))
-        begin = 0 if last is None or not timed else int(np.searchsorted(ticks(one.times), last, side="right"))
-        new = cutoffs(begin, len(one), horizon)
-        met += last is not None and (not timed or not len(new))
-        chosen.append(new if len(new) else cutoffs(0, len(one), horizon))
-    return chosen, met
+        last, when = learnt.get(named(one.key)), ticks(one.times)
+        begin = 0 if last is None or not timed else int(np.searchsorted(when, last, side="right"))
+        whole = cutoffs(begin, len(one), horizon)
+        chosen.append(whole if len(whole) else cutoffs(begin, len(one), 1))
+        old += timed and begin == len(one)
+        cold += timed and last is not None and begin == 0
+        doubtful += last is not None and not timed
+    return Unseen(chosen, old, cold, doubtful)
+
+
+def judged(schema: Schema, series: Sequence[Series], rows: Sequence[Integers], horizon: int) -> str:
+    """In words: how many forecasts are judged, and of what times."""
+    count = sum(map(len, rows))
+    line = f"judged: {count:,} forecast{'s' * (count != 1)} of {horizon} step{'s' * (horizon != 1)}"
+    if not count or schema.time is None:
+        return line
+    ends = [(s.times[r[0] + 1], s.times[min(r[-1] + horizon, len(s) - 1)]) for s, r in zip(series, rows) if len(r)]
+    first, last = (
+        restore(np.array([time]), schema.grid)[0] for time in (min(e[0] for e in ends), max(e[1] for e in ends))
+    )
+    several = f" of {sum(len(r) > 0 for r in rows):,} series" if len(series) > 1 else ""
+    return f"{line}{several}, from {first} to {last}"

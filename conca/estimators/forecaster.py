@@ -19,7 +19,7 @@ from conca.estimators.arguments import check_switches, folder_of
 from conca.estimators.columns import Columns, as_given, columns_of, read_columns
 from conca.estimators.config import ForecastConfig
 from conca.estimators.evaluation import Evaluation
-from conca.estimators.fitting import fit_run, trial_of, unseen
+from conca.estimators.fitting import fit_run, judged, trial_of, unseen
 from conca.estimators.holdout import HoldOut
 from conca.estimators.runs import Run, read_run, write_run
 from conca.estimators.scores import Trial, score_table
@@ -332,28 +332,32 @@ class Forecaster:
     def score(self, data: Source) -> pd.DataFrame:
         """How well a table is forecast, beside the simple forecasts of the run: one row for each, lower is better.
 
-        Judged are the rows after those that the model learnt from; what lies before them is read, as the past. Where a series
-        has no such rows, or no times that tell, all its rows are judged, and `notices_` says so.
+        Judged are the rows after those that the model learnt from; give these as well, they are read as the past. A table
+        without times is judged whole. `notices_` says what was judged.
 
         Returns:
             A frame as `scores_`: MAE, RMSE, MASE, pinball, and coverage (right where it is the share that the quantiles claim).
 
         Raises:
-            BadInput: for a table that cannot be read or does not fit the fitted one, or without one whole forecast.
+            BadInput: for a table that cannot be read or does not fit the fitted one, or has no new row with a known value.
             RuntimeError: before `fit`.
         """
         fitted, config = self.fitted, self.config
         panel, encoded = self._encoded(data)
-        chosen, met = unseen(fitted, panel.series)
-        if met:
-            self.notices_.append(
-                f"{met} of {len(panel)} series may have been learnt from, in part; all their rows count"
-            )
-        found = forecast(fitted.network, encoded, chosen, context=config.length)
-        table = score_table([Trial(panel.series, chosen, found, config.quantiles, self.run_.simple)])
+        new = unseen(fitted, panel.series)
+        found = forecast(fitted.network, encoded, new.cutoffs, context=config.length)
+        table = score_table([Trial(panel.series, new.cutoffs, found, config.quantiles, self.run_.simple)])
+        name = Origin.of(data).name
         if not len(table):
-            few = f"at least {config.horizon + 1} rows with values of {', '.join(fitted.schema.target)}"
-            raise BadInput(f"{Origin.of(data).name}: there is no whole forecast to judge; give {few}")
+            what = f"values of {', '.join(fitted.schema.target)} after those that were learnt from"
+            raise BadInput(f"{name}: there is nothing to judge; give rows with {what}")
+        lines = {
+            f"{new.old} of {len(panel)} series have no rows after those that were learnt from; they are not judged": new.old,
+            f"{name}: begins after the rows that were learnt from; give these too, as the past": new.cold,
+            "without times it cannot be told which rows were learnt from; all are judged": new.doubtful,
+        }
+        self.notices_ += [line for line, count in lines.items() if count]
+        self.notices_.append(judged(fitted.schema, panel.series, new.cutoffs, config.horizon))
         return table
 
     def save(self, folder: str | Path, *, force: bool = False) -> None:

@@ -113,7 +113,8 @@ def test_backtest_and_score_know_the_plan(fitted):
     found = fitted.backtest(table(), windows=2, progress=False)
     assert found["cutoff"].nunique() == 2
     assert np.isfinite(found[Q]).all(axis=None)
-    assert np.isfinite(fitted.score(table())).all(axis=None)
+    later = table().assign(day=lambda t: t["day"] + pd.Timedelta(days=200))
+    assert np.isfinite(fitted.score(later)).all(axis=None)
 
 
 def test_a_plan_with_too_many_categories_is_refused():

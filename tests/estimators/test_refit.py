@@ -157,8 +157,9 @@ def test_a_backtest_of_a_fitted_forecaster_takes_its_columns_and_leaves_it_alone
 
 
 def test_score_judges_the_rows_after_those_learnt_from(refitted, evaluated):
+    evaluated_judged = "judged: 42 forecasts of 4 steps of 2 series, from 2024-03-05 00:00:00 to 2024-03-05 23:00:00"
     pd.testing.assert_frame_equal(evaluated.score(table()), evaluated.scores_, rtol=1e-6)
-    assert evaluated.notices_ == []
+    assert evaluated.notices_ == [evaluated_judged]
     new = table(150)
     scores = refitted.score(new)
     assert list(scores.index) == list(refitted.scores_.index)
@@ -167,8 +168,35 @@ def test_score_judges_the_rows_after_those_learnt_from(refitted, evaluated):
     counted = rolling[(rolling["cutoff"] >= ends) & (rolling["cutoff"] <= new["when"].max() - pd.Timedelta(hours=4))]
     error = (counted["y"] - counted["q0.5"]).abs().mean()
     assert scores.loc["model", "MAE"] == pytest.approx(error, rel=1e-6)
-    refitted.score(table())
-    assert any("may have been learnt from" in line for line in refitted.notices_)
+    with pytest.raises(BadInput, match="nothing to judge; give rows with values of y after"):
+        refitted.score(table())
+
+
+def test_score_says_what_it_judges(refitted):
+    few = refitted.score(table(122))
+    assert refitted.notices_ == [
+        "judged: 4 forecasts of 4 steps of 2 series, from 2024-03-06 00:00:00 to 2024-03-06 01:00:00"
+    ]
+    rolling = refitted.predict(table(122), rolling=True)
+    counted = rolling[(rolling["cutoff"] >= table()["when"].max()) & rolling["y"].notna()]
+    assert few.loc["model", "MAE"] == pytest.approx((counted["y"] - counted["q0.5"]).abs().mean(), rel=1e-6)
+    later = table(150).groupby("site").tail(30)
+    refitted.score(later)
+    assert any("begins after the rows that were learnt from" in line for line in refitted.notices_)
+    mixed = pd.concat([table().iloc[:120], table(150).iloc[150:]])
+    refitted.score(mixed)
+    assert any(line.startswith("1 of 2 series have no rows after") for line in refitted.notices_)
+    assert refitted.score(later.assign(site="new" + later["site"])).notna().all(axis=None)
+
+
+def test_without_times_all_rows_are_judged():
+    frame = pd.DataFrame({"y": np.sin(np.arange(100) / 4)})
+    model = Forecaster(**SMALL).fit(frame, target="y", progress=False, refit=False)
+    model.score(frame)
+    assert model.notices_ == [
+        "without times it cannot be told which rows were learnt from; all are judged",
+        "judged: 96 forecasts of 4 steps",
+    ]
 
 
 def test_score_of_a_loaded_run_is_the_same(evaluated, tmp_path):
@@ -177,7 +205,7 @@ def test_score_of_a_loaded_run_is_the_same(evaluated, tmp_path):
 
 
 def test_score_of_too_little_is_one_line(refitted):
-    with pytest.raises(BadInput, match="no whole forecast"):
+    with pytest.raises(BadInput, match="nothing to judge"):
         refitted.score(table().groupby("site").head(3))
 
 
