@@ -26,7 +26,7 @@ from record import record
 from conca.models.run import CHECKPOINT
 
 FIT = (
-    "--target y --time time --horizon 6 --layers lstm --d-model 32 --length 128 --epochs 8 --patience 8 --batch-size 8 --members 2 "
+    "--target y --time time --horizon 6 --layers lstm --d-model 32 --length 128 --epochs 4 --batch-size 8 --members 2 "
     "--truncate 64 --resume -q"
 )
 PROGRAM = "import sys; from conca.cli.main import main; sys.exit(main())"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from conca.cli.screen import frame, notice
+from conca.estimators.config import ForecastConfig as D
 from conca.types import BadInput
 
 if TYPE_CHECKING:
@@ -50,36 +53,43 @@ def fit(
         str | None, Option(metavar="ZONE", help="Zone of the times, where they are local, such as Europe/Rome.")
     ] = None,
     layers: Annotated[
-        str | None, Option(metavar="PATTERN", help="Of the network, such as 's4d*2 attention(window=64)'.")
+        str | None,
+        Option(metavar="PATTERN", help=f"Of the network, such as 's4d*2 attention(window=64)' [{D.layers}]."),
     ] = None,
-    d_model: Annotated[int | None, Option(metavar="N", help="Width of the layers.")] = None,
+    d_model: Annotated[int | None, Option(metavar="N", help=f"Width of the layers [{D.d_model}].")] = None,
     members: Annotated[
-        int | None, Option(metavar="N", help="Networks that are trained side by side and averaged.")
+        int | None, Option(metavar="N", help=f"Networks that are trained side by side and averaged [{D.members}].")
     ] = None,
-    length: Annotated[int | None, Option(metavar="N", help="Rows of a piece that is read in training.")] = None,
+    length: Annotated[
+        int | None, Option(metavar="N", help=f"Rows of a piece that is read in training [{D.length}].")
+    ] = None,
     truncate: Annotated[
         int | None, Option(metavar="N", help="Rows that gradients go back through; the state is carried on.")
     ] = None,
     quantiles: Annotated[
         str | None, Option(metavar="Q,Q,...", help="Quantiles to forecast, such as 0.05,0.5,0.95; default 0.1,0.5,0.9.")
     ] = None,
-    epochs: Annotated[int | None, Option(metavar="N", help="At most so many epochs.")] = None,
+    epochs: Annotated[int | None, Option(metavar="N", help=f"At most so many epochs [{D.epochs}].")] = None,
     max_minutes: Annotated[float | None, Option(metavar="X", help="Of training, at most.")] = None,
-    batch_size: Annotated[int | None, Option(metavar="N", help="Pieces of series in a step.")] = None,
-    lr: Annotated[float | None, Option(metavar="X", help="Highest learning rate.")] = None,
-    weight_decay: Annotated[float | None, Option(metavar="X", help="Of the parameters that it suits.")] = None,
-    dropout: Annotated[float | None, Option(metavar="X", help="On what each layer adds.")] = None,
-    patience: Annotated[int | None, Option(metavar="N", help="Epochs without a better one before it stops.")] = None,
-    seed: Annotated[int | None, Option(metavar="N", help="Same seed, same machine, same run.")] = None,
+    batch_size: Annotated[int | None, Option(metavar="N", help=f"Pieces of series in a step [{D.batch_size}].")] = None,
+    lr: Annotated[float | None, Option(metavar="X", help=f"Highest learning rate [{D.lr:g}].")] = None,
+    weight_decay: Annotated[
+        float | None, Option(metavar="X", help=f"Of the parameters that it suits [{D.weight_decay:g}].")
+    ] = None,
+    dropout: Annotated[float | None, Option(metavar="X", help=f"On what each layer adds [{D.dropout:g}].")] = None,
+    patience: Annotated[
+        int | None, Option(metavar="N", help=f"Epochs without a better one before it stops [{D.patience}].")
+    ] = None,
+    seed: Annotated[int | None, Option(metavar="N", help=f"Same seed, same machine, same run [{D.seed}].")] = None,
     devices: Annotated[
         str | None,
         Option(metavar="WORD", help="Where to train: auto, cpu, cuda, cuda:1; more than one: 2, cpu:2, cuda:0,1."),
     ] = None,
     precision: Annotated[
-        str | None, Option(metavar="WORD", help="32-true, bf16-mixed, 64-true; on a GPU 16-mixed too.")
+        str | None, Option(metavar="WORD", help=f"32-true, bf16-mixed, 64-true; on a GPU 16-mixed too [{D.precision}].")
     ] = None,
     test_fraction: Annotated[
-        float | None, Option(metavar="X", help="Share of the rows, the last ones, that is held out; 0: none.")
+        float | None, Option(metavar="X", help="Share of the rows, the last ones, that is held out; 0: none [0.2].")
     ] = None,
     windows: Annotated[
         int | None, Option(metavar="N", help="Hold out so many windows of HORIZON rows instead of a share.")
@@ -99,7 +109,7 @@ def fit(
 
     The last rows of every series are held out at first; the table printed at the end compares the forecasts there with simple
     ones (last value, same time a season ago, ridge regression), missing values not counted. Then a new network learns from
-    all rows. Options that are not given have the defaults of `conca.Forecaster`. A training that was stopped or killed is
+    all rows. The defaults of options stand in brackets. A training that was stopped or killed is
     taken up again by the same command with --resume, and ends as if nothing had been.
     """
     import conca
@@ -126,23 +136,41 @@ def fit(
     roles = given(
         target=target, time=time, series=series, covariates=covariates, categorical=categorical, known=known, tz=tz
     )
-    forecaster = conca.Forecaster(horizon, **options).fit(
-        data,
-        out=out,
-        refit=refit,
-        strict=strict,
-        force=force,
-        resume=resume,
-        progress=not quiet,
-        **roles,
-        **given(test_fraction=test_fraction, windows=windows, step=step),
-    )
+    forecaster = conca.Forecaster(horizon, **options)
+    with resumable(out, resume, quiet):
+        forecaster.fit(
+            data,
+            out=out,
+            refit=refit,
+            strict=strict,
+            force=force,
+            resume=resume,
+            progress=not quiet,
+            **roles,
+            **given(test_fraction=test_fraction, windows=windows, step=step),
+        )
     if not first():
         return
     lines = [*forecaster.notices_, *with_report(forecaster, out), f"wrote {out}"]
     for line in () if quiet else lines:
         notice(line)
     frame(forecaster.scores_)
+
+
+@contextmanager
+def resumable(run: Path, resume: bool, quiet: bool) -> Iterator[None]:
+    """Say what becomes of a training that is stopped, and that there is none to go on with."""
+    from conca.models.run import unfinished
+    from conca.train.ranks import first
+
+    if resume and not quiet and first() and not unfinished(run):
+        notice(f"{run}: there is no unfinished training of it; it begins anew")
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if first() and unfinished(run):
+            notice(f"{run}: stopped; the same command with --resume goes on")
+        raise
 
 
 def with_report(forecaster: Forecaster, run: Path) -> list[str]:

@@ -52,6 +52,7 @@ def facts(forecaster: Forecaster) -> list[tuple[str, str]]:
         ("steps ahead", str(config.horizon)),
         ("time, series", ", ".join([schema.time or "the order of rows", *schema.series])),
         ("covariates", ", ".join([*schema.numeric, *schema.categorical]) or "none"),
+        ("known in advance", ", ".join(schema.known) or "none"),
         ("layers", config.layers),
         ("members", str(config.members)),
         ("quantiles", ", ".join(f"{level:g}" for level in config.quantiles)),

@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help="Memories that flow: fit a forecaster on a table, predict with it, hold every layer to its laws.",
+    help="Forecast tables and streams of rows, and hold every layer to its laws.",
 )
 for command in (
     fit.fit,

@@ -17,10 +17,11 @@ def score(
     data: Annotated[Path, Argument(metavar="DATA", help="Table with the columns of the one it was fitted on.")],
     quiet: Annotated[bool, Option("-q", "--quiet", help="No notices.")] = False,
 ) -> None:
-    """Say how well a run forecasts a table: the table that `conca fit` prints, on new data.
+    """Judge a run on rows that came later.
 
-    Judged are the rows after those that the run learnt from, read with what lies before them. MAE, RMSE, MASE and pinball are
-    errors: lower is better. Coverage is the share of values between the outermost quantiles: 0.8 is right for q0.1 and q0.9.
+    The table that `conca fit` prints, on new data. Judged are the rows after those that the run learnt from; give these as
+    well, they are read as the past. MAE, RMSE, MASE and pinball are errors: lower is better. Coverage is the share of values
+    between the outermost quantiles: 0.8 is right for q0.1 and q0.9.
     """
     import conca
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,8 @@ from conca.cli.screen import notice
 from conca.types import BadInput
 
 if TYPE_CHECKING:
+    from typing import TextIO
+
     from conca.infer.stream import Keeper, Stream
 
 __all__ = ["stream"]
@@ -61,27 +63,30 @@ def stream(
         raise BadInput("stdin is closed; send a header and rows of CSV to it")
     if sys.__stdout__ is None:
         raise BadInput("stdout is closed; nothing can be written")
-    if state is not None:
-        check_state(state)
+    with nullcontext() if state is None else sole(state):
+        run_stream(run, state, future, verbose, quiet)
 
+
+def run_stream(run: Path, state: Path | None, future: Path | None, verbose: bool, quiet: bool) -> None:
+    """The command, once nobody else has the state."""
     import conca
     from conca.infer.session import Session
     from conca.infer.stream import Keeper, Stream
 
     session = Session(conca.load(run), future)
     for line in session.coming.notices if session.coming and not quiet else ():
-        notice(line)
+        tell(line)
     resumed = state is not None and state.exists()
     if state is not None and resumed:
         session.load(state)
     if os.isatty(STDIN) and not quiet:
-        notice("waiting for a header and rows of CSV; Ctrl-D ends")
+        tell("waiting for a header and rows of CSV; Ctrl-D ends")
     with Inlet() as inlet:
         first, rest = first_line(inlet)
         answers = Stream(session, first, "stdin", resumed=resumed)
         if resumed and not quiet and session.fitted.schema.time is None:
-            notice(f"{state}: the table has no times, so all rows are taken for new ones")
-        keeper = Keeper(session, state, notice)
+            tell(f"{state}: the table has no times, so all rows are taken for new ones")
+        keeper = Keeper(session, state, tell)
         meter = Meter(answers, verbose)
         try:
             if not holds_something(STDOUT):
@@ -92,17 +97,32 @@ def stream(
             meter.tell(last=True)
     if not quiet:
         for line in closing(answers, state):
-            notice(line)
+            tell(line)
     if keeper.failed:
         raise Exit(2)
 
 
-def check_state(path: Path) -> None:
-    """Refuse a place that cannot take the state, before any work is done."""
-    if path.is_dir():
-        raise BadInput(f"{path}: is a directory; name a file")
-    if not path.parent.is_dir():
-        raise BadInput(f"{path.parent}: there is no such folder; make it first")
+@contextmanager
+def sole(path: Path) -> Iterator[None]:
+    """Nobody else goes on from this state in the block. Raises BadInput, before any work is done, if it cannot be kept there."""
+    from conca.infer.links import check_regular, followed
+    from conca.models.lock import holder, locked
+
+    place = followed(path)
+    check_regular(path)
+    if not place.parent.is_dir():
+        raise BadInput(f"{place.parent}: there is no such folder; make it first")
+    name = place.absolute().with_name(f".{place.name}.lock")
+    with ExitStack() as held:
+        try:
+            ours = held.enter_context(locked(name))
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror}; the state cannot be kept there, name another file") from None
+        if not ours:
+            number = holder(name)
+            other = f" (process {number})" if number else ""
+            raise BadInput(f"{path}: another stream{other} goes on from it; end that, or name another file")
+        yield
 
 
 class Inlet:
@@ -192,15 +212,36 @@ def run_through(inlet: Inlet, rest: bytes, answers: Stream, keeper: Keeper, mete
 
 
 def put(text: str) -> None:
-    """Write text to stdout, at once."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    """Write text to stdout, at once. Raises BadInput where that takes none."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        lose(sys.stdout)
+        raise BadInput(f"stdout: {error.strerror}; nothing more can be written, so the stream ends") from None
 
 
 def report(faults: list[str]) -> None:
     """Write lines to stderr."""
     for fault in faults:
-        print(f"conca: {fault}", file=sys.stderr)
+        tell(fault)
+
+
+def tell(line: str) -> None:
+    """One line on stderr; where that takes none, the stream goes on all the same."""
+    try:
+        notice(line)
+    except OSError:
+        lose(sys.stderr)
+
+
+def lose(output: TextIO) -> None:
+    """Let go what an output cannot take: the interpreter would write it once more as it ends, and fail."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, output.fileno())
+    os.close(null)
 
 
 def holds_something(number: int) -> bool:
@@ -248,6 +289,5 @@ class Meter:
         self.due = time.monotonic() + OFTEN
         session, rows = self.answers.session, self.answers.rows
         rate = rows / self.seconds if self.seconds else 0.0
-        notice(
-            f"{rows:,} rows, {rate:,.0f} a second; {len(session):,} series, {session.size_in_bytes():,} bytes of state"
-        )
+        came = f"{rows:,} row{'s' * (rows != 1)}, {rate:,.0f} a second"
+        tell(f"{came}; {len(session):,} series, {session.size_in_bytes():,} bytes of state")

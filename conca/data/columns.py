@@ -108,7 +108,7 @@ def codes_in(column: pd.Series[Any], levels: tuple[str, ...]) -> tuple[NDArray[n
 def unknown_levels(name: str, unknown: list[str]) -> str:
     """A line for the user about categories that a schema does not know."""
     some = ", ".join(f"'{shown(level)}'" for level in unknown[:3]) + (", ..." if len(unknown) > 3 else "")
-    return f"column '{name}': {len(unknown)} unknown categories ({some}) are read as missing"
+    return f"column '{name}': {len(unknown)} unknown {'category' if len(unknown) == 1 else 'categories'} ({some}), read as missing"
 
 
 def shown(cell: Any, limit: int = 40) -> str:

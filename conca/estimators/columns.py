@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from importlib import import_module
 from typing import Any
-
-import pandas as pd
 
 from conca.data.conventions import conventional
 from conca.data.panel import Names, Panel, Schema, as_names, read_panel
 from conca.data.table import Source, settled
 from conca.data.table import columns_of as columns_in
 from conca.estimators.target import only_target
+from conca.infer.frame import as_given
 from conca.types import BadInput, nearest
 
 __all__ = ["Columns", "as_given", "columns_of", "read_columns"]
@@ -75,10 +73,3 @@ def read_columns(data: Source, columns: Columns | Schema, *, minimum: int = 1, s
         minimum=minimum,
         strict=strict,
     )
-
-
-def as_given(frame: pd.DataFrame, data: object) -> Any:
-    """A frame of the kind that the user gave: of polars for one of polars, else of pandas."""
-    if type(data).__module__.partition(".")[0] != "polars":
-        return frame
-    return import_module("polars").from_pandas(frame)

@@ -19,14 +19,14 @@ from conca.estimators.config import ForecastConfig
 from conca.estimators.evaluation import Evaluation
 from conca.estimators.holdout import Plan, everything
 from conca.estimators.runs import Run
-from conca.estimators.scores import Trial, score_table
+from conca.estimators.scores import MODEL, Trial, score_table
 from conca.estimators.simple import SimpleForecasts
 from conca.estimators.training import Learnt, learn
 from conca.infer.fitted import Fitted
 from conca.infer.forecast import forecast
 from conca.infer.frame import Ends
 
-__all__ = ["Unseen", "fit_run", "judged", "trial_of", "unseen"]
+__all__ = ["Unseen", "fit_run", "judged", "trial_of", "unseen", "verdict"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -56,8 +56,27 @@ def fit_run(
         evaluation=Evaluation.of([trial]),
         history=pd.DataFrame(first.trained.history),
     )
-    words = [judged(panel.schema, panel.series, plan.cutoffs, config.horizon)] if len(run.scores) else []
-    return run, [*first.panel.notices, *words]
+    return run, [*first.panel.notices, *words_about(panel, plan, run.scores, config.horizon)]
+
+
+def words_about(panel: Panel, plan: Plan, scores: pd.DataFrame, horizon: int) -> list[str]:
+    """What the user should know of the rows held out, and of what came of them."""
+    if len(scores):
+        return [judged(panel.schema, panel.series, plan.cutoffs, horizon), *verdict(scores)]
+    if all(split.validation == split.total for split in plan.splits):
+        return []
+    line = f"the rows held out hold no whole forecast of {horizon} steps, so there are no scores"
+    return [f"{line}; a shorter horizon, or a larger share held out (test_fraction), gives some"]
+
+
+def verdict(scores: pd.DataFrame) -> list[str]:
+    """A line where a simple forecast is better than the model."""
+    mae = scores["MAE"]
+    best = str(mae.idxmin())
+    if best == MODEL:
+        return []
+    worse = mae[MODEL] / mae[best] - 1 if mae[best] > 0 else np.inf
+    return [f"the lowest MAE here is that of '{best}' ({mae[best]:.4g}); the model's is {worse:.0%} higher"]
 
 
 def latest(config: ForecastConfig, learnt: Learnt) -> list[Floats]:

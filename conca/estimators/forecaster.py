@@ -19,7 +19,7 @@ from conca.estimators.arguments import check_switches, folder_of
 from conca.estimators.columns import Columns, as_given, columns_of, read_columns
 from conca.estimators.config import ForecastConfig
 from conca.estimators.evaluation import Evaluation
-from conca.estimators.fitting import fit_run, judged, trial_of, unseen
+from conca.estimators.fitting import fit_run, judged, trial_of, unseen, verdict
 from conca.estimators.holdout import HoldOut
 from conca.estimators.runs import Run, read_run, write_run
 from conca.estimators.scores import Trial, score_table
@@ -252,9 +252,10 @@ class Forecaster:
             future: where columns are known in advance: a table with their values in the steps ahead (see `make_future`).
 
         Returns:
-            One row for each series, cutoff, step ahead and target: the columns of series and time, as the table has them;
-            `cutoff`, the time of the last row that was known (its number, where there is no time column); `step`, from 1;
-            `target_name`; the quantiles, such as `q0.1`; and `y` where it is known. A frame of polars for one of polars.
+            One row for each series, cutoff, step ahead and target: the columns of series and time (dates, with their zone if
+            there is one); `cutoff`, the time of the last row that was known (its number, where there is no time column);
+            `step`, from 1; `target_name`; the quantiles, such as `q0.1`; and `y` where it is known. A frame of polars for one
+            of polars.
 
         What should be known about the table (rows sorted, categories or series that were not fitted) is in `notices_`
         afterwards, a list of lines.
@@ -357,7 +358,7 @@ class Forecaster:
             "without times it cannot be told which rows were learnt from; all are judged": new.doubtful,
         }
         self.notices_ += [line for line, count in lines.items() if count]
-        self.notices_.append(judged(fitted.schema, panel.series, new.cutoffs, config.horizon))
+        self.notices_ += [judged(fitted.schema, panel.series, new.cutoffs, config.horizon), *verdict(table)]
         return table
 
     def save(self, folder: str | Path, *, force: bool = False) -> None:

@@ -70,7 +70,8 @@ class Ahead:
         for place, name in enumerate(names):
             columns[name] = self.quantiles[..., place].reshape(-1)
         columns["y"] = np.full(count * each, np.nan)
-        return pd.DataFrame(columns)
+        texts = () if count else (*schema.series, "target_name")
+        return pd.DataFrame(columns).astype(dict.fromkeys(texts, "str"))
 
     def lines(self, schema: Schema) -> str:
         """The same rows as CSV without a header."""

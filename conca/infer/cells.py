@@ -60,7 +60,8 @@ class Cells:
     def __init__(self, schema: Schema, header: Header, where: str) -> None:
         for name in schema.columns:
             if name not in header.names:
-                raise BadInput(f"{where}, row 1: there is no column '{name}'; {nearest(name, header.names)}")
+                known = nearest(name, header.names) + headless(schema, header)
+                raise BadInput(f"{where}, row 1: there is no column '{name}'; {known}")
         self.schema, self.where, self.width = schema, where, len(header.names)
         self.place = {name: header.names.index(name) for name in schema.columns}
         self.codes: list[dict[str, int]] = [{} for _ in schema.categorical]
@@ -182,6 +183,13 @@ class Cells:
                     return np.array([code_of(cell, levels) for cell in cells], dtype=np.int64)
                 known[text] = code_of(text, levels)
         return np.array([known[cell] for cell in cells], dtype=np.int64)
+
+
+def headless(schema: Schema, header: Header) -> str:
+    """What to add where no column of the schema is in the first line, which may be a row."""
+    if set(schema.columns) & set(header.names):
+        return ""
+    return f"; is the header missing? the first line must name the columns: {header.delimiter.join(schema.columns)}"
 
 
 def stacked(columns: Sequence[Floats], count: int) -> Floats:

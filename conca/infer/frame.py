@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from conca.data.panel import Key, Schema, Series
 from conca.data.times import restore
 from conca.types import BadInput
 
-__all__ = ["Ends", "check_names", "long_frame", "plain"]
+__all__ = ["Ends", "as_given", "check_names", "long_frame", "plain"]
 
 ADDED = "cutoff", "step", "target_name", "y"
 """Columns of a forecast beside those of series, time and quantiles."""
@@ -132,3 +133,10 @@ def one_series(
         columns[name] = quantiles[..., place].reshape(-1)
     columns["y"] = y[ahead].reshape(-1)
     return pd.DataFrame(columns)
+
+
+def as_given(frame: pd.DataFrame, data: object) -> Any:
+    """A frame of the kind that the user gave: of polars for one of polars, else of pandas."""
+    if type(data).__module__.partition(".")[0] != "polars":
+        return frame
+    return import_module("polars").from_pandas(frame)

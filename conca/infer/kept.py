@@ -16,6 +16,7 @@ from torch import Tensor
 
 from conca.data.encoding import Carry
 from conca.infer.fitted import Fitted
+from conca.infer.links import check_regular, followed
 from conca.infer.memory import Memories, Memory, fresh, joined, parted
 from conca.layers.states import leaves, tree_map
 from conca.models.run import write_whole
@@ -23,8 +24,10 @@ from conca.types import BadInput
 
 __all__ = ["fingerprint", "read_memories", "write_memories"]
 
-FORMAT = 1
+FORMAT = 2
 """Version of the files; a program reads its own and older ones."""
+BARE = 1
+"""The version whose digest is that of the tensors alone."""
 
 
 def fingerprint(fitted: Fitted) -> str:
@@ -44,17 +47,29 @@ def digest_of(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
+def sealed(about: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """The digest of a file: of all that is said about the tensors, and of these."""
+    said = json.dumps({name: text for name, text in about.items() if name != "digest"}, sort_keys=True)
+    return sha256((said + digest_of(tensors)).encode()).hexdigest()
+
+
 def write_memories(path: Path, memories: Memories, run: str) -> None:
-    """Write memories of a run to `path`, whole or not at all. Raises OSError if they cannot be written."""
+    """Write memories of a run to `path`, whole or not at all; a symbolic link is followed.
+
+    Raises:
+        BadInput: if something that is no file has this name.
+        OSError: if they cannot be written.
+    """
+    check_regular(path)
     tensors = packed(list(memories.values()))
     about = {
         "conca": "stream",
         "format": str(FORMAT),
         "run": run,
         "series": json.dumps(list(memories)),
-        "digest": digest_of(tensors),
     }
-    write_whole(path, save(tensors, metadata=about))
+    about["digest"] = sealed(about, tensors)
+    write_whole(followed(path), save(tensors, metadata=about))
 
 
 def packed(memories: Sequence[Memory]) -> dict[str, Tensor]:
@@ -87,7 +102,8 @@ def together(memories: Sequence[Memory]) -> Iterator[tuple[list[int], list[int],
 
 def read_memories(path: Path, fitted: Fitted, run: str) -> Memories:
     """The memories that `write_memories` wrote. Raises BadInput for a file that is missing, damaged or of another run."""
-    if not path.is_file():
+    check_regular(path)
+    if not path.exists():
         raise BadInput(f"{path}: there is no such file; check the path")
     try:
         with safe_open(path, framework="pt") as file:
@@ -102,8 +118,9 @@ def read_memories(path: Path, fitted: Fitted, run: str) -> Memories:
     if about.get("run") != run:
         raise BadInput(f"{path}: is the state of a stream through another run; name that run, or begin with a new file")
     try:
-        if about["digest"] != digest_of(tensors):
-            raise ValueError("the numbers are not those that were written")
+        bare = int(about["format"]) == BARE
+        if about["digest"] != (digest_of(tensors) if bare else sealed(about, tensors)):
+            raise ValueError("what it holds is not what was written")
         return unpacked(tensors, [tuple(map(str, name)) for name in json.loads(about["series"])], fitted)
     except (KeyError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise BadInput(f"{path}: is damaged ({' '.join(str(error).split())}); begin with a new file") from None

@@ -52,7 +52,7 @@ def read_header(line: bytes, where: str) -> Header:
     try:
         cells = next(csv.reader([text], delimiter=delimiter, skipinitialspace=True))
     except csv.Error as error:
-        raise BadInput(f"{where}, row 1: cannot be read ({error}); it must name the columns") from None
+        raise BadInput(f"{where}, row 1: {why_not(error)}; it must name the columns") from None
     names = [name.strip() for name in cells]
     check_names(names, f"{where}, row 1")
     return Header(names, delimiter)
@@ -156,13 +156,20 @@ class Splitter:
                 rows = [line + "\n" for line in text.split("\n")]
                 cells = next(csv.reader(rows, delimiter=self.header.delimiter, skipinitialspace=True), [])
             except csv.Error as error:
-                fault = f"cannot be read as CSV ({error}); mend it"
-                if "new-line" in fault:
-                    fault = "holds a carriage return outside quotes; end lines with a line feed"
+                fault = why_not(error)
         if fault:
             yield Record(self.line, [], fault)
         elif not self.blank(cells):
             yield Record(self.line, self.full(cells))
+
+
+def why_not(error: csv.Error) -> str:
+    """What is wrong with a line that is no CSV, and what to do."""
+    if "new-line" in str(error):
+        return "holds a carriage return outside quotes; end lines with a line feed"
+    if "field larger" in str(error):
+        return f"a cell is longer than {csv.field_size_limit():,} characters; shorten it"
+    return "cannot be read as CSV; mend it"
 
 
 def stays_open(line: str, is_open: bool, delimiter: str) -> bool:

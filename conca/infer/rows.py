@@ -15,9 +15,9 @@ from conca.data.columns import LARGEST, codes_in, numbers_in, shown
 from conca.data.encoding import named
 from conca.data.layout import fitted_rows
 from conca.data.panel import Key, Schema
-from conca.data.roles import check_columns
+from conca.data.roles import check_column, check_columns
 from conca.data.rows import Sorted, check_kind, read_keys
-from conca.data.table import Origin, Source, read_table
+from conca.data.table import Origin, Source, columns_of, read_table, settled
 from conca.data.times import ISO, read_times
 from conca.types import BadInput
 
@@ -77,7 +77,7 @@ class Rows:
 def read_rows(given: Given, schema: Schema) -> tuple[Rows, Origin]:
     """The rows of a table, or one row, under the schema of a fitted run; other columns are ignored.
 
-    Raises BadInput, one line, for what cannot be read or lacks a column.
+    A frame without rows gives none. Raises BadInput, one line, for what cannot be read or lacks a column.
     """
     row: Any = given.to_dict() if isinstance(given, pd.Series) else given
     source: Any = given
@@ -92,8 +92,12 @@ def read_rows(given: Given, schema: Schema) -> tuple[Rows, Origin]:
                     f"column '{shown(name)}': a row has one value in each column; give a frame for many rows"
                 )
         source = pd.DataFrame([{name: cell for name, cell in row.items() if name not in listed}])
+    source = settled(source)
+    if isinstance(source, pd.DataFrame) and not len(source):
+        return no_rows(source, schema), Origin("table")
     table, origin = read_table(source, text=schema.series), Origin.of(source)
     check_columns(table, origin, schema)
+    refuse_bytes(table, origin, schema)
     keys, codes = read_keys(table, origin, schema.series)
     when, clocks = np.zeros(len(table), np.int64), False
     if schema.time is not None:
@@ -106,6 +110,25 @@ def read_rows(given: Given, schema: Schema) -> tuple[Rows, Origin]:
     for c, name in enumerate(schema.categorical):
         categorical[:, c], _ = codes_in(table[name], schema.levels[c])
     return Rows([keys[code] for code in codes.tolist()], when, target, numeric, categorical, clocks), origin
+
+
+def no_rows(empty: pd.DataFrame, schema: Schema) -> Rows:
+    """The rows of a frame that has none. Raises BadInput if it lacks a column."""
+    named_so = pd.DataFrame(columns=columns_of(empty))
+    for name in schema.columns:
+        check_column(named_so, Origin("table"), name)
+    target, numeric = (np.empty((0, len(names))) for names in (schema.target, schema.numeric))
+    return Rows([], np.empty(0, np.int64), target, numeric, np.empty((0, len(schema.categorical)), np.int64))
+
+
+def refuse_bytes(table: pd.DataFrame, origin: Origin, schema: Schema) -> None:
+    """Raise BadInput for a name of a series that is bytes: as text, it would be that of another series."""
+    for name in schema.series:
+        parts = table[name].tolist() if table[name].dtype == object else []
+        for place, part in enumerate(parts):
+            if isinstance(part, (bytes, bytearray, memoryview)):
+                cell = origin.cell(place, name)
+                raise BadInput(f"{cell}: the name of the series is bytes, not text; decode it")
 
 
 def quick_row(row: Mapping[str, Any], schema: Schema) -> Rows | None:

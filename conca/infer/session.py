@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pandas as pd
 
 from conca.data.table import Source
 from conca.infer.coming import coming_of
 from conca.infer.fitted import Fitted
+from conca.infer.frame import as_given
 from conca.infer.kept import fingerprint, read_memories, write_memories
 from conca.infer.memory import Memories
 from conca.infer.rows import Given, read_rows
-from conca.infer.stepping import sift, step
+from conca.infer.stepping import Stepped, sift, step
 from conca.types import BadInput
 
-__all__ = ["Session", "push"]
+__all__ = ["Session", "Snapshot", "push"]
 
 
 class HasFitted(Protocol):
@@ -27,6 +31,18 @@ class HasFitted(Protocol):
     def fitted(self) -> Fitted:
         """What was fitted."""
         ...
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a stream has read, a value.
+
+    run       what tells its model from others (`Session.run`)
+    memories  of its series
+    """
+
+    run: str
+    memories: Memories
 
 
 class Session:
@@ -45,7 +61,8 @@ class Session:
     True
 
     The numbers are those of `predict(rolling=True)` on the rows pushed so far. A memory does not grow: a network whose state
-    does reads the last rows alone, as `predict` does. Several streams may use one model at once, each in a thread of its own.
+    does reads the last rows alone, as `predict` does. Several streams may use one model at once, each in a thread of its own;
+    threads that share a stream wait for each other, and its rows are read in the order of the calls.
 
     Args:
         model: a fitted forecaster, or what it holds (`Fitted`).
@@ -53,14 +70,24 @@ class Session:
             time; without times, its rows are counted from the beginning of the stream.
 
     Raises:
-        BadInput: for a future that cannot be read, lacks, or is not needed.
+        BadInput: for a model that is none, and a future that cannot be read, lacks, or is not needed.
     """
 
     def __init__(self, model: HasFitted | Fitted, future: Source | None = None) -> None:
-        self.fitted = model if isinstance(model, Fitted) else model.fitted
+        self.fitted = fitted_of(model)
         self.coming = coming_of(future, self.fitted)
         self.memories: Memories = {}
         self._run: str | None = None
+        self.lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the lock, which each copy has for itself."""
+        with self.lock:
+            return {name: part for name, part in self.__dict__.items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what another held."""
+        self.__dict__.update(state, lock=threading.RLock())
 
     def __len__(self) -> int:
         return len(self.memories)
@@ -70,33 +97,52 @@ class Session:
 
         Args:
             rows: a mapping or a pandas Series of column and value, which is one row; or a table of rows of one or many series,
-                those of a series in the order of time. Rows that the grid has between two of them count as missing.
+                those of a series in the order of time. Rows that the grid has between two of them count as missing. A frame
+                without rows gives no forecasts.
 
         Returns:
             For each row, in their order, what `predict(rolling=True)` gives: columns of series and time, `cutoff`, `step`,
             `target_name`, the quantiles, and `y`, which is not known and NaN. Where rows are not evenly spaced, the steps
-            ahead are one nominal step apart.
+            ahead are one nominal step apart. A frame of polars gives one of polars.
 
         Raises:
             BadInput: one line, for rows that cannot be read, or do not follow those read before. Then none of them is read.
         """
         return push([self], [rows])[0]
 
-    def snapshot(self) -> Memories:
+    def snapshot(self) -> Snapshot:
         """What was read so far, a value: later pushes do not change it."""
-        return dict(self.memories)
+        with self.lock:
+            return Snapshot(self.run, dict(self.memories))
 
-    def restore(self, saved: Memories) -> None:
-        """Go on from a snapshot of a stream through the same model."""
-        self.memories = dict(saved)
+    def restore(self, saved: Snapshot) -> None:
+        """Go on from a snapshot of a stream through the same model.
+
+        Raises:
+            BadInput: one line, for what is no snapshot, or one of another model. Then nothing changes.
+        """
+        if not isinstance(saved, Snapshot):
+            raise BadInput(f"a {type(saved).__name__} is no snapshot of a stream; give what `snapshot()` returned")
+        with self.lock:
+            if saved.run != self.run:
+                raise BadInput(
+                    "the snapshot is that of a stream through another model; restore it in a stream of that one"
+                )
+            self.memories = dict(saved.memories)
 
     def size_in_bytes(self) -> int:
         """Bytes of the states of all series."""
         return sum(memory.size_in_bytes() for memory in self.memories.values())
 
     def save(self, path: str | Path) -> None:
-        """Write what was read so far to a file, whole or not at all. Raises OSError if it cannot be written."""
-        write_memories(Path(path), self.memories, self.run)
+        """Write what was read so far to a file, whole or not at all; a symbolic link is followed.
+
+        Raises:
+            BadInput: if something that is no file has this name.
+            OSError: if it cannot be written.
+        """
+        with self.lock:
+            write_memories(Path(path), self.memories, self.run)
 
     def load(self, path: str | Path) -> None:
         """Go on from a file that `save` wrote.
@@ -104,7 +150,8 @@ class Session:
         Raises:
             BadInput: one line, for a file that is missing, damaged, or of another run. Then nothing changes.
         """
-        self.memories = read_memories(Path(path), self.fitted, self.run)
+        with self.lock:
+            self.memories = read_memories(Path(path), self.fitted, self.run)
 
     @property
     def run(self) -> str:
@@ -112,6 +159,14 @@ class Session:
         if self._run is None:
             self._run = fingerprint(self.fitted)
         return self._run
+
+
+def fitted_of(model: object) -> Fitted:
+    """What a model holds that was fitted. Raises BadInput for what is no model."""
+    fitted = model if isinstance(model, Fitted) else getattr(model, "fitted", None)
+    if not isinstance(fitted, Fitted):
+        raise BadInput(f"a {type(model).__name__} is no fitted forecaster; `conca.load(path)` reads that of a run")
+    return fitted
 
 
 def push(sessions: Sequence[Session], rows: Sequence[Given]) -> list[pd.DataFrame]:
@@ -128,6 +183,16 @@ def push(sessions: Sequence[Session], rows: Sequence[Given]) -> list[pd.DataFram
         raise ValueError("streams that are stepped together must be through one model")
     if len({id(one) for one in sessions}) < len(sessions):
         raise ValueError("a stream is given twice; push its rows as one table")
+    with ExitStack() as held:
+        for one in sorted(sessions, key=id):  # in one order, so that two such calls never wait for each other
+            held.enter_context(one.lock)
+        found = stepped_on(fitted, sessions, rows)
+    frames = [stepped.ahead.frame(fitted.schema, fitted.columns) for stepped in found]
+    return [as_given(frame, given) for frame, given in zip(frames, rows)]
+
+
+def stepped_on(fitted: Fitted, sessions: Sequence[Session], rows: Sequence[Given]) -> list[Stepped]:
+    """Read the rows of streams whose locks are held. Raises BadInput as `push` does; then nothing has changed."""
     schema, ready = fitted.schema, []
     for given, session in zip(rows, sessions):
         some, origin = read_rows(given, schema)
@@ -142,4 +207,4 @@ def push(sessions: Sequence[Session], rows: Sequence[Given]) -> list[pd.DataFram
             raise BadInput(min(stepped.faults)[1].replace(", so this row is read, but not forecast from", ""))
     for session, stepped in zip(sessions, found):
         session.memories = stepped.memories
-    return [stepped.ahead.frame(schema, fitted.columns) for stepped in found]
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ MOST_FILLED = 65_536
 """Rows on the grid, missing ones among them, that are read at once."""
 SECONDS = 1.0
 """Between two writings of a state, at least."""
+FULL = errno.ENOSPC, errno.EDQUOT
+"""What the system says where there is no room."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,8 @@ class Keeper:
             self.session.save(self.path)
         except OSError as error:
             if not self.failed:
-                self.tell(f"{self.path}: {error.strerror or error}; the state is not saved, free some room")
+                advice = ", free some room" if error.errno in FULL else ""
+                self.tell(f"{self.path}: {error.strerror or error}; the state is not saved{advice}")
             self.failed = True
         else:
             self.written, self.failed = memories, False

@@ -12,9 +12,9 @@ from conca.data.schema import Schema
 from conca.estimators.evaluation import Evaluation
 from conca.report.drawing import COLOURS, SOFT, canvas, key, label, svg_of, whole_steps
 from conca.report.page import Chapter, Picture, Table, short
-from conca.report.words import number, percent
+from conca.report.words import listing, number, percent
 
-__all__ = ["Calibration", "calibration", "chapter", "coverage_by_step"]
+__all__ = ["Calibration", "calibration", "chapter", "coverage_by_step", "verdict"]
 
 Floats = NDArray[np.float64]
 
@@ -22,7 +22,7 @@ TITLE = "Calibration"
 READING = (
     "Of the values that came, a share of p should lie below the quantile p: on the diagonal the forecasts say rightly how unsure "
     "they are. Forecasts of neighbouring rows err together, so the bars are taken from whole blocks of them: where a bar (two "
-    "standard errors) crosses the diagonal, there is nothing to complain of."
+    "standard errors, ± 2 s.e.) crosses the diagonal, the difference may be chance."
 )
 TARGETS = 4
 BLOCKS = 20
@@ -109,15 +109,26 @@ def reliability(found: Calibration, target: str, name: str) -> Picture:
     key(axes)
     worst = int(np.abs(found.observed - found.levels).argmax())
     words = f"{target}: furthest from right is the quantile {found.levels[worst]:g}, below which {percent(found.observed[worst], 1)} "
-    words += f"of the values lay (± {percent(2 * found.error[worst], 1)})."
+    words += f"of the values lay (± {percent(2 * found.error[worst], 1)}). {verdict(found)}"
     return Picture(svg_of(figure, name), f"Calibration. {words}", words)
+
+
+def verdict(found: Calibration) -> str:
+    """In words: which quantiles are too low or too high, by more than two standard errors."""
+    apart = found.observed - found.levels
+    off = np.flatnonzero(np.abs(apart) > 2 * found.error)
+    if not off.size:
+        bars = f"All {len(apart)} bars cross" if len(apart) > 1 else "The bar crosses"
+        return f"{bars} the diagonal: no sign of miscalibration."
+    said = [f"{found.levels[i]:g} is too {'low' if apart[i] < 0 else 'high'}" for i in off]
+    return f"Beyond chance, {listing(said)}."
 
 
 def table(found: Calibration) -> Table:
     """The same in numbers."""
     rows = zip(found.levels, found.observed, found.error)
     return Table(
-        ["quantile", "values below", "two standard errors"],
+        ["quantile", "values below", "± 2 s.e."],
         [[f"{p:g}", percent(o, 1), f"± {percent(2 * e, 1)}"] for p, o, e in rows],
         words=0,
     )

@@ -13,10 +13,11 @@ from threading import Lock
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-__all__ = ["COLOURS", "INK", "SOFT", "TEXT", "canvas", "key", "label", "logarithmic", "svg_of", "whole_steps"]
+__all__ = ["COLOURS", "INK", "SOFT", "TEXT", "canvas", "dated", "key", "label", "logarithmic", "svg_of", "whole_steps"]
 
 INK, SOFT, RULE = "#1d2330", "#667085", "#d5d9e0"
 COLOURS = ("#1f6fb2", "#c8501e", "#2e8b57", "#7d4fb3", "#8a6d1a", "#b03a6f")
@@ -77,7 +78,15 @@ def key(axes: Axes, columns: int = 2) -> None:
 
 def whole_steps(axes: Axes) -> None:
     """Whole numbers along the x axis."""
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
+
+
+def dated(axes: Axes) -> None:
+    """Dates along the x axis."""
+    dates = AutoDateLocator(minticks=3, maxticks=7)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(dates)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(dates))  # type: ignore[no-untyped-call]
+    axes.xaxis.get_offset_text().set(color=SOFT, fontsize=TEXT)
 
 
 def logarithmic(axes: Axes) -> None:

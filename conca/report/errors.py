@@ -11,7 +11,7 @@ from conca.data.schema import Schema
 from conca.estimators.evaluation import Evaluation
 from conca.report.drawing import COLOURS, canvas, key, label, svg_of, whole_steps
 from conca.report.page import Chapter, Picture, Table, short
-from conca.report.words import number
+from conca.report.words import aligned, number
 
 __all__ = ["advantage", "chapter", "shown_steps"]
 
@@ -19,13 +19,13 @@ Floats = NDArray[np.float64]
 
 TITLE = "Error by step"
 READING = (
-    "Mean absolute error at each step ahead, over every row held out, in the unit of the target. The model is worth its training "
+    "Mean absolute error at each step ahead, over all forecasts judged, in the unit of the target. The model is worth its training "
     "where its line lies below the others."
 )
 TARGETS = 4
 
 
-def shown_steps(horizon: int, most: int = 6) -> list[int]:
+def shown_steps(horizon: int, most: int = 4) -> list[int]:
     """Steps, counted from 1, that a table shows: the first, the last, and some between."""
     return sorted({round(float(step)) for step in np.linspace(1, horizon, min(horizon, most))})
 
@@ -71,5 +71,6 @@ def picture(names: Sequence[str], errors: Floats, target: str, name: str) -> Pic
 def table(names: Sequence[str], errors: Floats) -> Table:
     """Errors (names, H) at some steps."""
     steps = shown_steps(errors.shape[1])
-    rows = [[name, *(number(line[step - 1]) for step in steps)] for name, line in zip(names, errors)]
+    cells = aligned(errors[:, [step - 1 for step in steps]].ravel().tolist())
+    rows = [[name, *cells[place * len(steps) :][: len(steps)]] for place, name in enumerate(names)]
     return Table(["forecast", *(f"step {step}" for step in steps)], rows)

@@ -61,7 +61,22 @@ def chapter(history: pd.DataFrame) -> Chapter:
     found = curves(history)
     if not len(found.epochs) or (np.isnan(found.train).all() and found.chosen is None):
         return Chapter(TITLE, ("This run keeps no record of its training.",))
+    if len(found.epochs) == 1:
+        return Chapter(TITLE, (f"{words_of(found)} More epochs (--epochs) may help.",))
     return Chapter(TITLE, (READING, picture(found)))
+
+
+def words_of(found: Curves) -> str:
+    """How many epochs, the loss at the end, and the epoch that was kept."""
+    count = len(found.epochs)
+    words = f"{count} epoch{'s' * (count > 1)}; training loss ends at {number(found.train[-1])}."
+    if found.chosen is None:
+        return words
+    mae = found.mae[found.chosen]
+    words += (
+        f" Kept: epoch {found.epochs[found.chosen]}, with a validation loss of {number(found.validation[found.chosen])}"
+    )
+    return words + (f" (MAE {number(mae)} in the unit of the target)." if np.isfinite(mae) else ".")
 
 
 def picture(found: Curves) -> Picture:
@@ -70,16 +85,12 @@ def picture(found: Curves) -> Picture:
     for values, name, colour in ((found.train, "training", COLOURS[1]), (found.validation, "validation", COLOURS[0])):
         if not np.isnan(values).all():
             axes.plot(found.epochs, values, "o-", ms=3, lw=1.4, color=colour, label=name)
-    count = len(found.epochs)
-    words = f"{count} epoch{'s' * (count > 1)}; training loss ends at {number(found.train[-1])}."
     if found.chosen is not None:
         best = found.epochs[found.chosen]
         axes.axvline(float(best), color=SOFT, lw=1.0, ls="--", label=f"kept: epoch {best}")
-        words += f" Kept: epoch {best}, with a validation loss of {number(found.validation[found.chosen])}"
-        mae = found.mae[found.chosen]
-        words += f" (MAE {number(mae)} in the unit of the target)." if np.isfinite(mae) else "."
     label(axes, "epoch", "pinball loss")
     axes.set_xlim(float(found.epochs[0]) - 0.5, float(found.epochs[-1]) + 0.5)
     whole_steps(axes)
     key(axes, 3)
+    words = words_of(found)
     return Picture(svg_of(figure, "training"), f"Loss by epoch. {words}", words)

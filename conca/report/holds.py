@@ -44,7 +44,7 @@ def chapter(network: ForecastNetwork, columns: int) -> Chapter:
         [c.name, str(c.width), f"{c.parameters:,}", f"{c.state:,}", "yes" if c.grows else "no", f"{c.multiply_adds:,}"]
         for c in costs(network)
     ]
-    headings = ["part", "width", "parameters", "state bytes", "grows", "multiply-adds a row"]
+    headings = ["part", "width", "parameters", "state bytes", "grows", "multiply-adds"]
     return Chapter(TITLE, (READING, Table(headings, rows), picture(network, columns)))
 
 

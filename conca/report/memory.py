@@ -18,7 +18,7 @@ from conca.ops.diagonal_bodies import powers
 from conca.report import response
 from conca.report.drawing import COLOURS, SOFT, canvas, key, label, logarithmic, svg_of
 from conca.report.page import Chapter, Picture, Table
-from conca.report.words import number, span
+from conca.report.words import aligned, number, span
 
 __all__ = ["chapter", "forget_times", "kernel", "layers_of", "periods", "time_scales"]
 
@@ -32,13 +32,14 @@ READING = (
 )
 SEASONS = ", corrected by what came {rows} rows before each step, as far as the table has such a season"
 SSM = (
-    "A state-space layer is many small memories side by side. Each answers an impulse by its kernel, K(t) = Re sum 2 C b a^t, and "
-    "forgets at a rate of its own: after one time scale, 1 / (-Re A dt) rows, e^-1 of what came in is left."
+    "A state-space layer is many small memories side by side. Each answers an impulse by a curve of its own, and forgets at a "
+    "rate of its own: after one time scale 37% of what came in is left."
 )
 GATES = (
-    "An LSTM keeps a share f of each cell from row to row. What f is depends on the input; from the weights one can read it at rest "
-    "(input and output 0), where a cell loses all but e^-1 in -1 / ln f rows."
+    "An LSTM keeps a share of each cell from row to row. How large a share depends on the input, so cells may be held for much "
+    "longer; the weights tell how fast a cell forgets on its own, while nothing comes in: after its time 37% of it is left."
 )
+CELLS = "time of a cell"
 LAYERS, CHANNELS, TARGETS, LONGEST = 4, 3, 2, 1024
 
 
@@ -99,10 +100,10 @@ def chapter(fitted: Fitted) -> Chapter:
         parts += [SSM, *(impulses(layer, name, grid) for name, layer in spaces[:LAYERS])]
         scales = [(name, time_scales(layer).ravel()) for name, layer in spaces]
         turns = [(name, periods(layer).ravel()) for name, layer in spaces]
-        parts += [spread(scales, "time scale", grid), spread(turns, "period", grid), table(scales, turns, grid)]
+        parts += [spread(scales, "time scale", grid), spread(turns, "period", grid), table(scales, turns)]
     if gates := layers_of(tower.stack, LSTM):
         times = [(name, forget_times(layer)) for name, layer in gates]
-        parts += [GATES, spread(times, "time of a cell", grid), table(times, None, grid)]
+        parts += [GATES, spread(times, CELLS, grid), table(times)]
     if not spaces and not gates:
         parts.append("The layers of this network have no time scales that could be read from their weights.")
     return Chapter(TITLE, parts)
@@ -130,32 +131,35 @@ def impulses(layer: S4D, name: str, grid: Grid) -> Picture:
 
 
 def spread(found: Sequence[tuple[str, Floats]], what: str, grid: Grid) -> Picture:
-    """How the time scales or periods of the layers are spread, on a logarithmic axis."""
+    """How the time scales or periods of the layers are spread, on a logarithmic axis where they differ much."""
     every = np.concatenate([values[np.isfinite(values)] for _, values in found])
     low, high = (every.min(), every.max()) if every.size else (1.0, 1.0)
-    edges = np.geomspace(low * 0.98, high * 1.02, 31)
+    wide = high > 10 * low
+    edges = (np.geomspace if wide else np.linspace)(low * 0.98, high * 1.02, 31)
     figure, (axes,) = canvas(height=2.3)
     for place, (name, values) in enumerate(found[: len(COLOURS)]):
         finite = values[np.isfinite(values)]
         colour = COLOURS[place % len(COLOURS)]
         axes.hist(finite, bins=edges.tolist(), histtype="step", lw=1.4, color=colour, label=name)
-    logarithmic(axes)
+    if wide:
+        logarithmic(axes)
     label(axes, f"{what} in rows", "how many")
     key(axes, 4)
     middle = float(np.median(every)) if every.size else float("nan")
-    words = f"{what[0].upper()}{what[1:]}s: from {span(low, grid)} to {span(high, grid)}, half of them beyond {span(middle, grid)}."
+    ends = f"{number(low, 3)} to {number(high, 3)} rows"
+    half = number(middle, 3) + (f" ({span(middle, grid)})" if grid.seconds and middle >= 2 else "")
+    words = f"{what[0].upper()}{what[1:]}: from {ends}, half of them beyond {half}."
+    if what == CELLS:
+        words = f"Cells forget within {ends} on their own, half of them in more than {half}."
     if what == "period":
         words += " A period of less than 2 rows cannot be told from a longer one."
     return Picture(svg_of(figure, what.replace(" ", "-")), f"Distribution. {words}", words)
 
 
-def table(scales: Sequence[tuple[str, Floats]], turns: Sequence[tuple[str, Floats]] | None, grid: Grid) -> Table:
-    """Quantiles of time scales by layer, in rows and in the user's unit, and the median period."""
-    rows = []
-    for place, (name, values) in enumerate(scales):
-        points = np.quantile(values, (0.1, 0.5, 0.9))
-        row = [name, *(number(p, 3) for p in points), *(span(p, grid) for p in points if grid.seconds)]
-        rows.append(row + ([span(float(np.median(turns[place][1])), grid)] if turns else []))
-    marks = ("10% below", "50%", "90%")
-    headings = ["layer", *(f"{m} (rows)" for m in marks), *(marks if grid.seconds else [])]
-    return Table(headings + (["median period"] if turns else []), rows)
+def table(scales: Sequence[tuple[str, Floats]], turns: Sequence[tuple[str, Floats]] = ()) -> Table:
+    """Rows that 10%, 50% and 90% of the time scales of each layer are below, and the median period."""
+    columns = [aligned([float(np.quantile(values, share)) for _, values in scales]) for share in (0.1, 0.5, 0.9)]
+    if turns:
+        columns.append(aligned([float(np.median(values)) for _, values in turns]))
+    headings = ["rows", "10% below", "50%", "90%", *(["median period"] if turns else [])]
+    return Table(headings, [[name, *row] for (name, _), *row in zip(scales, *columns)])

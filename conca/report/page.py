@@ -84,8 +84,16 @@ figcaption { font-size: 0.9rem; line-height: 1.4; color: var(--soft); margin-top
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.75rem 0.3rem 0; text-align: right; vertical-align: top; border-bottom: 1px solid var(--rule);
   white-space: nowrap; }
-th { font-weight: 600; color: var(--soft); }
+th { font-weight: 600; color: var(--soft); white-space: normal; overflow-wrap: normal; vertical-align: bottom; }
+th.word { vertical-align: bottom; }
 th.word, td.word { text-align: left; white-space: normal; overflow-wrap: break-word; min-width: 7.5rem; max-width: 24rem; }
+@media (max-width: 30rem) {
+  body { padding: 0.75rem; }
+  table { font-size: 0.78rem; }
+  th, td { padding: 0.25rem 0.4rem 0.25rem 0; }
+  th.word, td.word { min-width: 4rem; }
+  th:last-child, td:last-child { padding-right: 0; }
+}
 footer { margin: 2.5rem 0 1rem; color: var(--soft); font-size: 0.85rem; }
 @media print { figure, tr { break-inside: avoid; } }
 """

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import calendar
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from numpy.typing import NDArray
 
-from conca.data.grid import Grid, ticks, untick
+from conca.data.grid import Grid, untick
 from conca.data.schema import Schema
 from conca.data.times import restore
 from conca.estimators.evaluation import Evaluation
-from conca.report.drawing import COLOURS, INK, SOFT, TEXT, canvas, key, label, svg_of, whole_steps
+from conca.report.dates import along_axis, forecast_times, moment
+from conca.report.drawing import COLOURS, INK, SOFT, canvas, dated, key, label, svg_of, whole_steps
 from conca.report.page import Chapter, Picture, short
-from conca.report.windows import middle_of, moment
+from conca.report.windows import middle_of
 from conca.report.words import number, percent
 
-__all__ = ["Autocorrelation", "autocorrelation", "by_cycle", "chapter", "cycle_of", "over_time", "residuals"]
+__all__ = [
+    "Autocorrelation",
+    "autocorrelation",
+    "by_cycle",
+    "chapter",
+    "cycle_of",
+    "even_lags",
+    "over_time",
+    "residuals",
+]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -32,8 +42,9 @@ READING = (
 TARGETS = 2
 LAGS, PAIRS, BINS = 48, 30, 40
 DAY, WEEK = 86_400.0, 7 * 86_400.0
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+MONTHS = tuple(calendar.month_name)[1:]
+WEEKDAYS = tuple(calendar.day_name)
+SPARSE = "The forecasts kept in this run are too few, or not evenly spaced in time, for a picture of how one miss foretells the next."
 
 
 def residuals(evaluation: Evaluation, levels: Sequence[float]) -> Floats:
@@ -77,6 +88,20 @@ def autocorrelation(errors: Floats, series: Integers, rows: Integers, most: int 
     return Autocorrelation(np.array(lags, np.int64), np.array(values), np.array(bounds))
 
 
+def even_lags(found: Autocorrelation) -> Autocorrelation | None:
+    """Those lags that follow each other without a gap: 1, 2, 3, ... or, of cutoffs that are k rows apart, k, 2k, 3k, ...
+
+    None if fewer than three do, as where every fourth or fifth row was kept: a picture of lags 4, 5, 8, 9 would mislead.
+    """
+    if not len(found.lags):
+        return None
+    apart = found.lags[0]
+    even = int(np.cumprod(found.lags == apart * np.arange(1, len(found.lags) + 1)).sum())
+    if even < 3:
+        return None
+    return Autocorrelation(found.lags[:even], found.value[:even], found.bound[:even])
+
+
 def row_numbers(evaluation: Evaluation, grid: Grid) -> Integers:
     """Rows (n,) of the cutoffs, counted from the earliest."""
     when = untick(evaluation.cutoffs, grid.kind)
@@ -113,15 +138,6 @@ def cycle_of(grid: Grid) -> str | None:
     )
 
 
-def forecast_times(cutoffs: Integers, horizon: int, grid: Grid) -> Integers:
-    """Times (n, H), as integers, of the rows that were forecast."""
-    if not grid.months:
-        return np.asarray(cutoffs[:, None] + np.arange(1, horizon + 1) * grid.step)
-    unique, inverse = np.unique(cutoffs, return_inverse=True)
-    each = [ticks(grid.future(untick(np.array([c]), grid.kind)[0], horizon)) for c in unique]
-    return np.asarray(np.stack(each)[inverse])
-
-
 def by_cycle(errors: Floats, times: Integers, grid: Grid, cycle: str) -> tuple[Integers, Floats, Floats]:
     """Places in the cycle (P,), mean and mean absolute residual (P,) there, by the clock of the table; errors and times (N,)."""
     keep = ~np.isnan(errors)
@@ -136,7 +152,8 @@ def by_cycle(errors: Floats, times: Integers, grid: Grid, cycle: str) -> tuple[I
 
 def chapter(evaluation: Evaluation, schema: Schema, levels: Sequence[float]) -> Chapter:
     """Pictures for the first targets."""
-    errors, parts = residuals(evaluation, levels), []
+    errors = residuals(evaluation, levels)
+    parts: list[str | Picture] = []
     for target, name in enumerate(schema.target[:TARGETS]):
         own = errors[..., target]
         if not np.isnan(own).all():
@@ -146,17 +163,17 @@ def chapter(evaluation: Evaluation, schema: Schema, levels: Sequence[float]) -> 
     return Chapter(TITLE, (READING, *parts))
 
 
-def pictures(errors: Floats, evaluation: Evaluation, schema: Schema, target: str, turn: int) -> list[Picture]:
+def pictures(errors: Floats, evaluation: Evaluation, schema: Schema, target: str, turn: int) -> list[str | Picture]:
     """Of the residuals (n, H) of one target."""
     grid = schema.grid
-    found = [histogram(errors[~np.isnan(errors)], target, f"spread-{turn}")]
+    found: list[str | Picture] = [histogram(errors[~np.isnan(errors)], target, f"spread-{turn}")]
     known = ~np.isnan(errors[:, 0])
     if grid.kind != "row" and len(np.unique(evaluation.cutoffs[known])) >= 10:
         found.append(timeline(errors[:, 0], evaluation.cutoffs, schema, target, f"time-{turn}"))
     if grid.regular:
         lagged = autocorrelation(errors[:, 0], evaluation.series, row_numbers(evaluation, grid))
-        if len(lagged.lags):
-            found.append(correlogram(lagged, target, f"lags-{turn}"))
+        even = even_lags(lagged)
+        found.append(correlogram(even, target, f"lags-{turn}") if even else SPARSE)
     if cycle := cycle_of(grid):
         times = forecast_times(evaluation.cutoffs, errors.shape[1], grid)
         found.append(season(*by_cycle(errors.ravel(), times.ravel(), grid, cycle), cycle, target, f"cycle-{turn}"))
@@ -189,21 +206,19 @@ def timeline(errors: Floats, when: Integers, schema: Schema, target: str, name: 
     bands, middles = over_time(errors, when, max(5, min(BINS, int((~np.isnan(errors)).sum()) // 10)))
     full = ~np.isnan(bands[:, 1])
     figure, (axes,) = canvas()
-    x = untick(middles.astype(np.int64), schema.grid.kind)[full]
+    dates = schema.grid.kind == "datetime"
+    x = along_axis(middles.astype(np.int64), schema.grid)[full] if dates else middles[full]
     axes.fill_between(x, bands[full, 0], bands[full, 2], color=COLOURS[0], alpha=0.22, lw=0, label="0.1 to 0.9")
     axes.plot(x, bands[full, 1], color=COLOURS[0], lw=1.4, label="median")
     axes.axhline(0, color=SOFT, lw=0.8, ls=":")
     label(axes, "time of the last known row", "residual at step 1")
     key(axes)
-    if schema.grid.kind == "datetime":
-        dates = AutoDateLocator(minticks=3, maxticks=7)  # type: ignore[no-untyped-call]
-        axes.xaxis.set_major_locator(dates)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(dates))  # type: ignore[no-untyped-call]
-        axes.xaxis.get_offset_text().set(color=SOFT, fontsize=TEXT)
+    if dates:
+        dated(axes)
     worst = int(np.nanargmax(np.abs(bands[:, 1])))
-    days = np.ptp(middles) / 8.64e13 if schema.grid.kind == "datetime" else 0.0
+    days = np.ptp(middles) / 8.64e13 if dates else 0.0
     words = f"{target}: residuals of step 1 over time; their median strays furthest from 0, to {number(bands[worst, 1], 3)}, "
-    words += f"around {moment(int(middles[worst]), schema)[: 10 if days > 20 else None]}."
+    words += f"around {moment(int(middles[worst]), schema.grid)[: 10 if days > 20 else None]}."
     return Picture(svg_of(figure, name), f"Residuals over time. {words}", words)
 
 
@@ -226,6 +241,13 @@ def correlogram(found: Autocorrelation, target: str, name: str) -> Picture:
     return Picture(svg_of(figure, name), f"Autocorrelation. {words}", words)
 
 
+def when_in_words(cycle: str, place: int) -> str:
+    """A place in a cycle: "on Wednesdays", "in May", "at 13:00"."""
+    if cycle == "weekday":
+        return f"on {WEEKDAYS[place]}s"
+    return f"in {MONTHS[place - 1]}" if cycle == "month" else f"at {place}:00"
+
+
 def season(places: Integers, mean: Floats, size: Floats, cycle: str, target: str, name: str) -> Picture:
     """Mean and mean absolute residual by hour, weekday or month."""
     figure, (axes,) = canvas()
@@ -234,16 +256,14 @@ def season(places: Integers, mean: Floats, size: Floats, cycle: str, target: str
     axes.axhline(0, color=SOFT, lw=0.8)
     names = {"weekday": WEEKDAYS, "month": ("", *MONTHS)}.get(cycle)
     if names:
-        axes.set_xticks(places, [names[p] for p in places])
+        axes.set_xticks(places, [names[p][:3] for p in places])
     else:
         axes.set_xticks(np.arange(0, 24, 3))
     label(axes, f"{cycle} that was forecast", "residual")
     key(axes)
     low, high = int(size.argmin()), int(size.argmax())
-    easy, hard = (names[places[i]] if names else f"{places[i]}:00" for i in (low, high))
-    words = (
-        f"{target}, all steps: the error is largest at {cycle} {hard} ({number(size[high], 3)}) and smallest at {easy} "
-    )
+    easy, hard = (when_in_words(cycle, int(places[i])) for i in (low, high))
+    words = f"{target}, all steps: the error is largest {hard} ({number(size[high], 3)}) and smallest {easy} "
     words += (
         f"({number(size[low], 3)}); the mean residual lies between {number(mean.min(), 3)} and {number(mean.max(), 3)}."
     )

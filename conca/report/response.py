@@ -14,7 +14,7 @@ from conca.infer.fitted import Fitted
 from conca.infer.forecast import forecast
 from conca.report.drawing import COLOURS, SOFT, canvas, key, label, logarithmic, svg_of
 from conca.report.page import Picture, short
-from conca.report.words import number, percent, span
+from conca.report.words import listing, number, span
 
 __all__ = ["Response", "picture", "reach", "response"]
 
@@ -139,10 +139,24 @@ def picture(found: Response, target: str, grid: Grid, name: str) -> Picture:
     key(every[0], 3)
     if panels > 1:
         label(every[1], every[1].get_xlabel(), "share of the bump", "without the last known row")
-    ends = ", ".join(f"{percent(line[0])} of it in step {step}" for step, line in zip(found.steps, found.value))
-    words = f"{short(target)}: a value that is higher by {number(found.bump, 3)} in the last known row puts {ends}. "
-    words += farther(found, grid)
+    words = f"{short(target)}: {bumped(found)} {farther(found, grid)}"
     return Picture(svg_of(figure, name), f"Response of the forecast to a bump. {words}", words)
+
+
+def change(share: float, bump: float) -> str:
+    """A change of the forecast in words: "88 higher", "9 lower", "about the same" where it is less than a two-hundredth of the bump."""
+    if abs(share) < 0.005:
+        return "about the same"
+    return f"{number(abs(share) * abs(bump), 3)} {'higher' if share * bump > 0 else 'lower'}"
+
+
+def bumped(found: Response) -> str:
+    """What the last known row does, in words."""
+    ends = [
+        f"{change(float(line[0]), found.bump)} {step} step{'s' * bool(step > 1)} ahead"
+        for step, line in zip(found.steps, found.value)
+    ]
+    return f"Had the last value been {number(found.bump, 3)} higher, the forecast would be {listing(ends)}."
 
 
 def farther(found: Response, grid: Grid) -> str:
@@ -152,8 +166,11 @@ def farther(found: Response, grid: Grid) -> str:
         return "Rows before it do nothing."
     step, lag = np.unravel_index(np.abs(found.value[:, early]).argmax(), found.value[:, early].shape)
     top, far = found.value[:, early][step, lag], reach(found)
-    words = f"Of the rows before it, the one {found.lags[early][lag]} back does most: {percent(float(top), 1)} of the bump in step "
-    rows = f"{far} rows" + (f" ({span(far, grid)})" if grid.seconds else "")
+    words = f"Of the rows before it, the one {found.lags[early][lag]} back counts most: as much higher there, and the forecast "
+    words += (
+        f"{found.steps[step]} step{'s' * bool(found.steps[step] > 1)} ahead would be {change(float(top), found.bump)}; "
+    )
+    rows = f"{far} row{'s' * (far > 1)}" + (f" ({span(far, grid)})" if grid.seconds else "")
     if far == found.lags[-1]:
-        return f"{words}{found.steps[step]}; {rows} back, as far as was tried, more than a twentieth of that is left."
-    return f"{words}{found.steps[step]}; beyond {rows} less than a twentieth of that is left."
+        return f"{words}{rows} back, as far as was tried, more than a twentieth of that is left."
+    return f"{words}beyond {rows} less than a twentieth of that is left."

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conca.data.grid import untick
+from conca.data.grid import Grid
 from conca.data.schema import Schema
-from conca.data.times import restore
 from conca.estimators.evaluation import Evaluation
-from conca.report.drawing import COLOURS, INK, SOFT, canvas, key, label, svg_of
+from conca.report.dates import along_axis, forecast_times, moment, past_times
+from conca.report.drawing import COLOURS, INK, SOFT, canvas, dated, key, label, svg_of
 from conca.report.page import Chapter, Picture, short
 from conca.report.words import number, percent
 
-__all__ = ["Window", "chapter", "choose", "middle_of", "moment", "series_name", "window_errors"]
+__all__ = ["Window", "chapter", "choose", "middle_of", "series_name", "window_errors"]
 
 Floats = NDArray[np.float64]
 
@@ -27,6 +28,7 @@ READING = (
     "multiple of the mean error of its series; the others are evenly spaced."
 )
 TARGETS = 4
+SECOND = 1_000_000_000
 """Targets that have pictures, at most."""
 
 
@@ -96,12 +98,6 @@ def series_name(evaluation: Evaluation, place: int) -> str:
     return ", ".join(map(str, evaluation.keys[evaluation.series[place]]))
 
 
-def moment(when: int, schema: Schema) -> str:
-    """A time as the user's table has it."""
-    found = restore(untick(np.array([when], np.int64), schema.grid.kind), schema.grid)[0]
-    return str(found) if schema.grid.kind == "datetime" else f"row {found}"
-
-
 def chapter(evaluation: Evaluation, schema: Schema, levels: Sequence[float]) -> Chapter:
     """The chosen forecasts, drawn."""
     errors = window_errors(evaluation, levels)
@@ -115,7 +111,7 @@ def pictures(evaluation: Evaluation, schema: Schema, levels: Sequence[float], er
         place, target = window.place, window.target
         names = [short(schema.target[target])] if len(schema.target) > 1 else []
         names += [f"series {short(name)}"] if (name := series_name(evaluation, place)) else []
-        where = "; ".join([*names, f"from {moment(int(evaluation.cutoffs[place]), schema)}"])
+        where = "; ".join([*names, f"from {moment(int(evaluation.cutoffs[place]), schema.grid)}"])
         y, q = evaluation.y[place, :, target], evaluation.quantiles[place, :, target]
         known = ~np.isnan(y)
         held = ((q[:, 0] <= y) & (y <= q[:, -1]))[known].mean()
@@ -125,18 +121,25 @@ def pictures(evaluation: Evaluation, schema: Schema, levels: Sequence[float], er
         words += f", {number(ratio, 2)} times that of its series" if np.isfinite(ratio) else ""
         words += f"; the band holds {percent(held)} of what came." if len(levels) > 1 else "."
         past = evaluation.past[place, :, target]
-        drawn = draw(past, y, q, levels, schema.grid.describe(), f"window-{turn}")
+        drawn = draw(past, y, q, levels, int(evaluation.cutoffs[place]), schema.grid, f"window-{turn}")
         middle = q[:, middle_of(levels)]
         ends = f"The median goes from {number(middle[0])} to {number(middle[-1])}. "
         yield Picture(drawn, f"Forecast beside what came. {ends}{words}", words[0].upper() + words[1:])
 
 
-def draw(past: Floats, y: Floats, q: Floats, levels: Sequence[float], step: str, name: str) -> str:
-    """Past (P,), truth (H,) and quantiles (H, Q) over the steps from the cutoff."""
+def draw(past: Floats, y: Floats, q: Floats, levels: Sequence[float], cutoff: int, grid: Grid, name: str) -> str:
+    """Past (P,), truth (H,) and quantiles (H, Q) by their dates, or over the steps from the cutoff where these are not known."""
     figure, (axes,) = canvas()
-    before, ahead = np.arange(1 - len(past), 1), np.arange(1, len(y) + 1)
+    past = past[int(np.argmax(~np.isnan(past))) :]  # rows before the table began have no dates
     mark = "o" if len(y) == 1 else None
-    axes.axvline(0.5, color=SOFT, lw=0.8, ls=":")
+    dates = grid.kind == "datetime" and grid.regular and grid.step >= SECOND
+    before: NDArray[Any] = np.arange(1 - len(past), 1)
+    ahead: NDArray[Any] = np.arange(1, len(y) + 1)
+    if dates:
+        before = along_axis(past_times(cutoff, len(past), grid), grid)
+        ahead = along_axis(forecast_times(np.array([cutoff]), len(y), grid)[0], grid)
+        dated(axes)
+    axes.axvline(before[-1] + (ahead[0] - before[-1]) / 2, color=SOFT, lw=0.8, ls=":")
     axes.plot(before, past, color=SOFT, lw=1.0, label="past", marker="." if len(past) < 4 else None)
     axes.plot(ahead, y, color=INK, lw=1.3, label="what came", marker=mark, ms=4)
     axes.plot(ahead, q[:, middle_of(levels)], color=COLOURS[0], lw=1.6, label="median", marker=mark, ms=4)
@@ -146,8 +149,7 @@ def draw(past: Floats, y: Floats, q: Floats, levels: Sequence[float], step: str,
             axes.vlines(ahead, q[:, 0], q[:, -1], color=COLOURS[0], alpha=0.4, lw=4, label=band)
         else:
             axes.fill_between(ahead, q[:, 0], q[:, -1], color=COLOURS[0], alpha=0.22, lw=0, label=band)
-    label(
-        axes, f"steps of {step} after the last known row" if step != "1 step" else "steps after the last known row", ""
-    )
+    step = "" if grid.describe() == "1 step" else f" of {grid.describe()}"
+    label(axes, "" if dates else f"steps{step} after the last known row", "")
     key(axes, 4)
     return svg_of(figure, name)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from conca.data.grid import Grid
 
-__all__ = ["number", "percent", "size", "span"]
+__all__ = ["aligned", "listing", "number", "percent", "size", "span"]
 
 UNITS = ((365.2425 * 86_400, "years"), (86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
@@ -18,6 +19,24 @@ def number(value: float, digits: int = 4) -> str:
     if value != 0 and abs(value) >= 10**digits:
         return f"{value:,.0f}" if abs(value) < 1e12 else f"{value:.{digits - 1}e}"
     return f"{value:.{digits}g}"
+
+
+def aligned(values: Sequence[float]) -> list[str]:
+    """Numbers of one column, all with as many decimals as leave the smallest 3 or 4 digits that count: 67.76, 99.60.
+
+    Those of very different magnitude each have their own.
+    """
+    sizes = [math.floor(math.log10(abs(v))) for v in values if math.isfinite(v) and v != 0]
+    low, high = min(sizes, default=0), max(sizes, default=0)
+    if high - low > 3 or low < -5 or high > 11:
+        return [number(v) for v in values]
+    decimals = max(0, (3 if low == high else 2) - low)
+    return [f"{v:,.{decimals}f}" if math.isfinite(v) else "-" for v in values]
+
+
+def listing(words: Sequence[str]) -> str:
+    """One after the other: "a", "a and b", "a, b and c"."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def percent(share: float, digits: int = 0) -> str:

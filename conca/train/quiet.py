@@ -11,6 +11,7 @@ __all__ = ["quiet"]
 
 LOGGERS = (
     "lightning.pytorch.utilities.rank_zero",
+    "lightning.pytorch.trainer.connectors.signal_connector",
     "lightning.pytorch.accelerators.cuda",
     "lightning.fabric.utilities.seed",
 )

@@ -251,7 +251,7 @@ def test_values_that_are_missing_or_unknown_are_told():
     assert (found.categorical[:, 0] == 0).tolist() == [False, False, True, False]
     assert sorted(notices) == [
         "column 'holiday': 1 of 4 values known in advance are missing",
-        "column 'plan': 1 unknown categories ('new') are read as missing",
+        "column 'plan': 1 unknown category ('new'), read as missing",
     ]
 
 

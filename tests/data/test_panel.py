@@ -157,7 +157,7 @@ def test_unknown_categories_read_as_missing_with_a_notice():
     schema = read_panel(pd.DataFrame({"y": [1, 2], "k": ["a", "b"]}), target="y").schema
     panel = read_panel(pd.DataFrame({"y": [1, 2, 3], "k": ["z", "b", None], "more": 1}), schema=schema)
     np.testing.assert_array_equal(panel.series[0].categorical[:, 0], [0, 2, 0])
-    assert panel.notices == ["column 'k': 1 unknown categories ('z') are read as missing"]
+    assert panel.notices == ["column 'k': 1 unknown category ('z'), read as missing"]
     assert panel.schema is schema
 
 

@@ -1,6 +1,8 @@
 """Streams of CSV mean what tables of CSV mean: names, categories, formats of times, local clocks, what is known in advance."""
 
+import errno
 import io
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -261,7 +263,7 @@ def test_a_file_that_cannot_be_written_is_told_once_until_it_can(
         session.push({"load": 1.0})
         keeper.keep(now=True)
     assert len(told) == 1
-    assert "not saved" in told[0]
+    assert told[0].endswith("No such file or directory; the state is not saved")
     assert keeper.failed
     (tmp_path / "gone").mkdir()
     keeper.keep(now=True)
@@ -275,3 +277,30 @@ def test_a_file_that_cannot_be_written_is_told_once_until_it_can(
     keeper.keep()
     assert not keeper.behind
     Session(model("untimed", folder)).load(tmp_path / "gone" / "state")
+
+
+def test_room_is_asked_for_where_there_is_none(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, told = Session(model("untimed", folder)), []
+    keeper = Keeper(session, tmp_path / "state", told.append)
+    session.push({"load": 1.0})
+    for number, advice in ((errno.ENOSPC, True), (errno.EACCES, False), (errno.EIO, False)):
+        keeper.failed = False
+
+        def full(_: object, number: int = number) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(session, "save", full)
+        keeper.keep(now=True)
+        assert told.pop().endswith(", free some room") == advice
+    assert not told
+
+
+def test_a_row_in_the_place_of_the_header(folder: Path) -> None:
+    session = Session(model("planned", folder), future=folder / "planned.csv")
+    with pytest.raises(BadInput, match="row 1: there is no column 'time'") as caught:
+        Stream(session, b"2024-01-01;3.5;1;soup;7", "here")
+    line = "is the header missing? the first line must name the columns: time;load;"
+    assert line in str(caught.value)
+    with pytest.raises(BadInput, match="no column 'load'") as caught:
+        Stream(session, b"time,laod,holiday,menu,price", "here")
+    assert "header missing" not in str(caught.value)

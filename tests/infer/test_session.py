@@ -324,7 +324,6 @@ def test_rows_that_cannot_be_read_are_refused_and_change_nothing() -> None:
     refused(session, {**last, "load": [1.0, 2.0]}, "load", "one value")
     refused(session, {**last, "site": None}, "name of the series is missing")
     refused(session, last.drop("rain"), "no column 'rain'")
-    refused(session, table.head(0), "no rows")
     refused(session, 7, "int")
     session.push(table.iloc[20])
 

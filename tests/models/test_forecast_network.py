@@ -66,7 +66,9 @@ def test_quantiles_never_cross():
 def test_levels_without_a_median_have_a_middle():
     net = network(levels=(0.2, 0.45, 0.99))
     assert net.middle == 1
-    assert network(levels=(0.9,)).members(torch.zeros(2, 4, 8, dtype=torch.float32), torch.zeros(4, 1, 2)).shape[-1] == 1
+    assert (
+        network(levels=(0.9,)).members(torch.zeros(2, 4, 8, dtype=torch.float32), torch.zeros(4, 1, 2)).shape[-1] == 1
+    )
 
 
 def test_forecasts_go_out_from_the_anchor():

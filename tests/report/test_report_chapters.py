@@ -10,12 +10,13 @@ import torch
 from conca.estimators.forecaster import Forecaster
 from conca.report.facts import chapter as facts_of
 from conca.report.page import Picture, Table, render
-from conca.report.words import number
-from conca.report.write import ABSENT, report, write_report
+from conca.report.verdict import verdict
+from conca.report.words import aligned, number
+from conca.report.write import report, write_report
 
 SMALL = {"horizon": 6, "layers": "s4d", "d_model": 8, "members": 1, "epochs": 2, "length": 48, "batch_size": 4}
 TITLES = [
-    "What it is",
+    "How good it is, and what it is",
     "Training",
     "Forecasts beside what came",
     "Error by step",
@@ -75,8 +76,8 @@ def test_every_chapter_is_there_and_every_picture_has_words(page):
 
 def test_the_words_carry_the_numbers(plain, page):
     text = render(page)
-    for value in plain.scores_.to_numpy().ravel():
-        assert f">{number(value)}</td>" in text.replace("\n", "")
+    for column in plain.scores_:
+        assert all(f">{cell}</td>" in text for cell in aligned(plain.scores_[column].tolist()))
     steps = plain.evaluation_.by_step[0, :, 0]
     errors = next(p for p in page.chapters[3].parts if isinstance(p, Picture))
     assert f"error is {number(steps[0])} at step 1 and {number(steps[-1])} at step 6" in errors.alt
@@ -94,6 +95,16 @@ def test_a_second_training_is_told_apart(page):
     assert len(tables) == 4
     without = facts_of(fit(hourly(), {"epochs": 1}, refit=False)).parts
     assert len([part for part in without if isinstance(part, Table)]) == 3
+
+
+def test_the_verdict_and_the_scores_come_first(plain, page):
+    first, second, scores, *others = page.chapters[0].parts
+    assert first == verdict(plain.scores_) and re.search("forecasts best|is best|equally good", first)
+    assert second == "Judged on rows held out: 43 forecasts of 6 steps, from 2024-01-09 00:00 to 2024-01-10 23:00."
+    assert len(plain.evaluation_.y) == 43, "all of them are kept"
+    assert list(scores.headings) == ["forecast", *plain.scores_.columns]
+    roles = next(part.rows for part in others if isinstance(part, Table) and part.headings[0] == "column")
+    assert ["heat", "covariate, numbers, known in advance"] in roles
 
 
 def hostile():
@@ -151,15 +162,20 @@ def test_tables_and_networks_of_many_kinds(case):
     options, table, columns = CASES[case]
     page = report(fit(table, {"epochs": 1, **options}, refit=False, **columns))
     assert [chapter.title for chapter in page.chapters] == TITLES
-    assert all(len(chapter.parts) > 1 for chapter in page.chapters)
+    assert all(len(chapter.parts) > 1 for chapter in page.chapters if chapter.title != "Training")
     assert not [p.alt for p in pictures(page) if re.search(r"\bnan\b|\binf\b", p.alt)]
 
 
 def test_a_run_without_rows_held_out_says_so():
     page = report(fit(hourly(), {"epochs": 1}, test_fraction=0, refit=False))
-    assert [chapter.parts for chapter in page.chapters[2:6]] == [(ABSENT,)] * 4
-    assert len(pictures(page)) > 4
-    assert any("no scores" in part for part in page.chapters[0].parts if isinstance(part, str))
+    assert [chapter.title for chapter in page.chapters] == [*TITLES[:2], *TITLES[6:]]
+    assert page.chapters[1].parts == (page.chapters[1].parts[0],) and "1 epoch;" in page.chapters[1].parts[0]
+    assert (
+        page.chapters[0]
+        .parts[0]
+        .startswith("No rows were held out, or too few for a whole forecast of 6 steps, so there is nothing to judge: ")
+    )
+    assert render(page).count("held out") == 1, "it is said once"
 
 
 def test_rows_held_out_of_which_nothing_is_known():
@@ -167,6 +183,7 @@ def test_rows_held_out_of_which_nothing_is_known():
     table.loc[180:, "load"] = np.nan
     page = report(fit(table, {"epochs": 1}, refit=False))
     assert [chapter.title for chapter in page.chapters] == TITLES
+    assert "no scores" in page.chapters[0].parts[0]
     assert not re.search(r">nan<|\bnan\b", " ".join(p.alt for p in pictures(page)))
 
 

@@ -12,6 +12,7 @@ from conca.estimators.evaluation import Evaluation
 from conca.metrics.forecast import by_step, coverage, mae
 from conca.report import errors, windows
 from conca.report.calibration import calibration, coverage_by_step
+from conca.report.dates import forecast_times
 from conca.report.errors import advantage, shown_steps
 from conca.report.history import curves
 from conca.report.residuals import (
@@ -19,7 +20,7 @@ from conca.report.residuals import (
     by_cycle,
     chapter,
     cycle_of,
-    forecast_times,
+    even_lags,
     over_time,
     residuals,
     row_numbers,
@@ -117,7 +118,7 @@ def test_the_model_leads_where_its_error_is_lowest():
     errors = np.array([[1.0, 2.0, 3.0, np.nan], [1.5, 1.0, 3.0, 1.0], [9.0, 9.0, 9.0, 9.0]])
     assert advantage(errors) == (2, 3)
     assert advantage(errors[:1]) == (3, 3), "alone it is first"
-    assert shown_steps(1) == [1] and shown_steps(24) == [1, 6, 10, 15, 19, 24]
+    assert shown_steps(1) == [1] and shown_steps(24) == [1, 9, 16, 24]
 
 
 def test_residuals_are_what_came_less_the_median():
@@ -156,6 +157,19 @@ def test_autocorrelation_pairs_rows_of_one_series_at_their_true_distance():
     assert (np.abs(both.value) > both.bound).mean() < 0.2, "the distance of two series is no correlation"
     assert not len(autocorrelation(np.ones(100), np.zeros(100, np.int64), np.arange(100)).lags), "constant"
     assert not len(autocorrelation(a[:20], np.zeros(20, np.int64), np.arange(20)).lags), "too few pairs"
+
+
+def test_lags_are_shown_where_they_follow_each_other():
+    x = ar(0.8, 3000)
+    every, second = np.arange(3000), np.arange(0, 3000, 2)
+    found = even_lags(autocorrelation(x, np.zeros(3000, np.int64), every))
+    assert found.lags.tolist() == list(range(1, 49))
+    found = even_lags(autocorrelation(x[second], np.zeros(1500, np.int64), second))
+    assert found.lags.tolist() == list(range(2, 49, 2)) and len(found.value) == len(found.bound) == 24
+    odd = np.unique(np.linspace(0, 2999, 690).astype(np.int64))
+    lagged = autocorrelation(x[odd], np.zeros(690, np.int64), odd)
+    assert lagged.lags[:4].tolist() == [4, 5, 8, 9] and even_lags(lagged) is None, "every fourth or fifth row"
+    assert even_lags(autocorrelation(x[:20], np.zeros(20, np.int64), every[:20])) is None
 
 
 def test_residuals_by_hour_follow_the_clock_of_the_table():
