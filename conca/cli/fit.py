@@ -179,7 +179,10 @@ def with_report(forecaster: Forecaster, run: Path) -> list[str]:
         from conca.report.write import write_report
     except ModuleNotFoundError as error:
         return [f"no report.html, since {error.name} is not installed; `conca report {run}` makes it later"]
-    write_report(forecaster, run / "report.html")
+    try:
+        write_report(forecaster, run / "report.html")
+    except OSError as error:
+        return [f"no report.html ({error.strerror or error}); `conca report {run}` makes it later"]
     return []
 
 

@@ -119,7 +119,7 @@ def _told(error: Exception) -> tuple[str, int]:
         case MemoryError() | RuntimeError() if isinstance(error, MemoryError) or "memory" in str(error):
             line, status = "not enough memory; give a smaller batch_size, length, d_model or window", BAD_INPUT
         case OSError():
-            line, status = f"{error.filename}: {error.strerror}" if error.filename else str(error), BAD_INPUT
+            line, status = f"{error.filename or 'output'}: {error.strerror or error}", BAD_INPUT
         case _:
             line, status = f"{type(error).__name__}: {error} (--debug shows where)", FAULT
     return " ".join(line.split()), status

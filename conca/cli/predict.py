@@ -66,6 +66,8 @@ def check_free(path: Path, force: bool) -> None:
     """Refuse a place that cannot take the file, before any work is done."""
     if path.is_dir():
         raise BadInput(f"{path}: is a directory; name a file")
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{path}: is no regular file, so it is not replaced; name another one")
     if not path.parent.is_dir():
         raise BadInput(f"{path.parent}: there is no such folder; make it first")
     if (path.exists() or path.is_symlink()) and not force:
@@ -80,6 +82,9 @@ def write_whole(forecast: pd.DataFrame, path: Path) -> None:
             forecast.to_csv(file, index=False)
         Path(temporary).chmod(0o666 & ~umask())
         os.replace(temporary, path)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise BadInput(f"{path}: {error.strerror or error}; nothing was written") from error
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

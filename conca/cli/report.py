@@ -28,8 +28,11 @@ def report(
     """
     if out is not None:
         from conca.cli.predict import check_free
+        from conca.models.run import CONTENTS
 
         check_free(out, force)
+        if out.resolve().parent == run.resolve() and out.name in CONTENTS - {"report.html"}:
+            raise BadInput(f"{out}: is a part of the run; name another file")
     elif run.is_dir() and (run / "report.html").is_dir():
         raise BadInput(f"{run / 'report.html'}: is a directory; name another file (--out)")
 

@@ -53,6 +53,8 @@ class HoldOut:
         for name, value in counts.items():
             if value is not None and (type(value) is not int or not 1 <= value <= MOST):
                 raise BadInput(f"{name} must be a whole number from 1 to {MOST:,}, not {value!r}")
+        if self.windows is not None and self.share not in (0.0, HoldOut.share):
+            raise BadInput("give either windows or a share (test_fraction), not both")
         if self.step is not None and self.windows is None:
             raise BadInput("step says how far windows lie apart; say how many there are (windows)")
 

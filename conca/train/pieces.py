@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset
 
 from conca.data.encoding import Encoded
 
-__all__ = ["Batch", "Checks", "Pieces", "Steps", "windows"]
+__all__ = ["Batch", "Checks", "Pieces", "windows"]
 
 Integers = NDArray[np.int64]
 
@@ -184,23 +184,6 @@ class Checks(Dataset[Batch]):
     def __getitem__(self, place: int) -> Batch:
         """One of them."""
         return self.batches[place]
-
-
-class Steps(Sampler[int]):
-    """The steps of an epoch, numbered through all epochs."""
-
-    def __init__(self, each: int) -> None:
-        self.each, self.epoch = each, 0
-
-    def __len__(self) -> int:
-        return self.each
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.epoch * self.each, (self.epoch + 1) * self.each))
-
-    def set_epoch(self, epoch: int) -> None:
-        """Lightning calls this before every epoch, also after a training was taken up again."""
-        self.epoch = epoch
 
 
 def windows(

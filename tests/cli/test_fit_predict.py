@@ -223,3 +223,18 @@ def test_conventional_names_and_a_zone(say: Callable, data: Path) -> None:
     status, _, err = say(*words[:-1], "Europe/Rom", "--force")
     assert status == 2
     assert "did you mean 'Europe/Rome'" in err
+
+
+def test_what_is_no_regular_file_is_not_replaced(say: Callable, fitted: Path, data: Path) -> None:
+    os.mkfifo("pipe")
+    for words in (("predict", fitted / "run", data), ("report", fitted / "run")):
+        status, _, err = say(*words, "--out", "pipe", "--force")
+        assert (status, err.count("\n")) == (2, 1)
+        assert "is no regular file" in err
+
+
+def test_a_report_does_not_take_the_place_of_a_part_of_the_run(say: Callable, fitted: Path) -> None:
+    status, _, err = say("report", fitted / "run", "--out", fitted / "run" / "config.json", "--force")
+    assert status == 2
+    assert "is a part of the run" in err
+    assert say("info", fitted / "run")[0] == 0

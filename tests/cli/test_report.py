@@ -3,8 +3,13 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from conca.cli.info import facts
+from conca.data.schema import Schema
+from conca.estimators.config import ForecastConfig
 
 
 @pytest.fixture
@@ -66,3 +71,15 @@ def test_a_damaged_run_is_no_report(run: Path, say: Callable) -> None:
     assert status == 2
     assert "model.safetensors" in err
     assert not (run / "report.html").exists()
+
+
+def test_info_says_what_is_known_in_advance() -> None:
+    schema = Schema(
+        ("sold",), "day", ("city",), ("heat", "holiday"), ("kind",), (("a", "b"),), known=("holiday", "kind")
+    )
+    said = dict(facts(SimpleNamespace(config=ForecastConfig(), schema_=schema)))
+    assert said["covariates"] == "heat, holiday, kind"
+    assert said["known in advance"] == "holiday, kind"
+    schema = Schema(("sold",))
+    said = dict(facts(SimpleNamespace(config=ForecastConfig(), schema_=schema)))
+    assert said["known in advance"] == "none"

@@ -114,6 +114,7 @@ def test_windows_hold_out_the_last_windows():
         ({"windows": True}, "windows must be"),
         ({"windows": 2, "step": 0}, "step must be"),
         ({"step": 3}, "say how many there are"),
+        ({"windows": 2, "test_fraction": 0.1}, "not both"),
         ({"windows": 40}, "162 needed"),
     ],
 )

@@ -6,7 +6,7 @@ import torch
 
 from conca.data.encoding import Encoded
 from conca.train import pieces as module
-from conca.train.pieces import Batch, Pieces, Steps, windows
+from conca.train.pieces import Batch, Pieces, windows
 
 
 def series(rows, start=0, targets=1):
@@ -92,14 +92,6 @@ def test_shares_are_the_batch():
     parts = [batch.share(i, 3) for i in range(3)]
     assert torch.equal(torch.cat([part.inputs for part in parts]), batch.inputs)
     assert all(torch.equal(part.rows, batch.rows) for part in parts)
-
-
-def test_steps_go_through_all_epochs():
-    steps = Steps(3)
-    assert list(steps) == [0, 1, 2]
-    steps.set_epoch(4)
-    assert list(steps) == [12, 13, 14]
-    assert len(steps) == 3
 
 
 @pytest.mark.parametrize("length", [3, 7, 100])
