@@ -62,6 +62,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pd.read_csv(ROOT / DATA, nrows=700).to_csv(tmp_path / DATA, index=False)
     (tmp_path / "mine.py").write_text(next(block for block in blocks("python") if block.startswith('"""mine.py"""')))
     pd.read_csv(tmp_path / DATA).tail(50).to_csv(tmp_path / "rows.csv", index=False)
+    days = {"unique_id": "shop", "ds": pd.date_range("2023-01-01", periods=200), "y": range(200), "holiday": 0}
+    pd.DataFrame(days).to_csv(tmp_path / "sales.csv", index=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -83,18 +84,32 @@ def test_threads_that_share_a_stream_take_turns() -> None:
     assert {memory.rows for memory in shared.memories.values()} == {ROWS}
 
 
-@pytest.mark.usefixtures("hasty")
+class Slow:
+    """A lock that lets others go ahead once it is held."""
+
+    def __init__(self) -> None:
+        self.own = threading.RLock()
+
+    def __enter__(self) -> None:
+        self.own.acquire()
+        time.sleep(0.02)
+
+    def __exit__(self, *_: object) -> None:
+        self.own.release()
+
+
 def test_streams_that_are_stepped_together_in_any_order_do_not_block_each_other() -> None:
     one, other, rows = Session(model()), Session(model()), table()
-    first, second = rows[rows.site == "aa"], rows[rows.site == "bb"]
+    one.lock, other.lock = Slow(), Slow()
 
-    def work(streams: list[Session], own: pd.DataFrame) -> None:
-        for at in range(ROWS):
+    def work(streams: list[Session], name: str) -> None:
+        own = rows[rows.site == name]
+        for at in range(10):
             push(streams, [own.iloc[at], own.iloc[at]])
 
-    started(lambda: work([one, other], first), lambda: work([other, one], second))
+    started(lambda: work([one, other], "aa"), lambda: work([other, one], "bb"))
     for session in (one, other):
-        assert {name: memory.rows for name, memory in session.memories.items()} == {("aa",): ROWS, ("bb",): ROWS}
+        assert {name: memory.rows for name, memory in session.memories.items()} == {("aa",): 10, ("bb",): 10}
 
 
 def test_copies_have_locks_of_their_own() -> None:
