@@ -50,8 +50,10 @@ def listing(lines: Iterable[str]) -> None:
 def frame(data: pd.DataFrame) -> None:
     """Print a data frame of numbers, with its index before them; nothing where it is empty."""
     if len(data):
-        rows = ([str(name), *(f"{value:.4g}" for value in row)] for name, row in zip(data.index, data.to_numpy()))
-        table([str(data.index.name or ""), *data.columns], rows)
+        from conca.report.words import aligned
+
+        columns = [aligned(values.tolist()) for values in data.to_numpy().T]
+        table([str(data.index.name or ""), *data.columns], zip(map(str, data.index), *columns))
 
 
 def progress_bar(quiet: bool) -> Progress:

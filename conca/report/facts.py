@@ -15,6 +15,8 @@ __all__ = ["chapter", "columns", "facts"]
 TITLE = "How good it is, and what it is"
 MOST = 50
 """Columns of a table that are listed."""
+SAID = ("judged: ", "the lowest MAE here is ", "the rows held out hold no ")
+"""Beginnings of notices that the opening says in its own words."""
 
 
 def facts(forecaster: Forecaster) -> list[tuple[str, str]]:
@@ -47,11 +49,11 @@ def columns(schema: Schema) -> Iterator[list[str]]:
 
 
 def chapter(forecaster: Forecaster) -> Chapter:
-    """Verdict and scores, facts, columns, and what was said of the table; what was judged is said with the scores."""
+    """Verdict and scores, facts, columns, and what else was said of the table."""
     parts: list[str | Table] = [*opening(forecaster), Table(["", ""], facts(forecaster), words=2)]
     listed = list(columns(forecaster.schema_))
     parts.append(Table(["column", "role"], listed[:MOST], words=2))
     if len(listed) > MOST:
         parts.append(f"And {len(listed) - MOST:,} columns more.")
-    parts += [line for line in map(str, forecaster.notices_) if not line.startswith("judged: ")]
+    parts += [line for line in map(str, forecaster.notices_) if not line.startswith(SAID)]
     return Chapter(TITLE, parts)

@@ -41,10 +41,10 @@ def grown(network: ForecastNetwork, lengths: Sequence[int] = LENGTHS) -> NDArray
 def chapter(network: ForecastNetwork, columns: int) -> Chapter:
     """A table of the layers, and the bytes as rows are read; `columns` is how many numbers a row of the table has."""
     rows = [
-        [c.name, str(c.width), f"{c.parameters:,}", f"{c.state:,}", "yes" if c.grows else "no", f"{c.multiply_adds:,}"]
+        [c.name, str(c.width), f"{c.parameters:,}", "grows" if c.grows else f"{c.state:,}", f"{c.multiply_adds:,}"]
         for c in costs(network)
     ]
-    headings = ["part", "width", "parameters", "state bytes", "grows", "multiply-adds"]
+    headings = ["part", "width", "parameters", "state bytes", "multiply-adds"]
     return Chapter(TITLE, (READING, Table(headings, rows), picture(network, columns)))
 
 

@@ -89,8 +89,8 @@ th.word { vertical-align: bottom; }
 th.word, td.word { text-align: left; white-space: normal; overflow-wrap: break-word; min-width: 7.5rem; max-width: 24rem; }
 @media (max-width: 30rem) {
   body { padding: 0.75rem; }
-  table { font-size: 0.78rem; }
-  th, td { padding: 0.25rem 0.4rem 0.25rem 0; }
+  table { font-size: 0.75rem; }
+  th, td { padding: 0.25rem 0.35rem 0.25rem 0; }
   th.word, td.word { min-width: 4rem; }
   th:last-child, td:last-child { padding-right: 0; }
 }

@@ -81,13 +81,18 @@ def judged(evaluation: Evaluation, schema: Schema) -> str:
     return f"Judged on rows held out: {line}."
 
 
-def score_rows(scores: pd.DataFrame) -> Table:
-    """A table of scores."""
-    names = [str(name) for name in scores.index.names]
-    keys = [key if isinstance(key, tuple) else (key,) for key in scores.index]
+def score_rows(scores: pd.DataFrame, heading: str = "forecast") -> Table:
+    """A table of scores, one row for each forecast; the heading stands above their names."""
     columns = [aligned(scores[name].tolist()) for name in scores.columns]
-    rows = [[*map(short, key), *row] for key, *row in zip(keys, *columns)]
-    return Table([*names, *map(str, scores.columns)], rows, words=len(names))
+    rows = [[short(name), *row] for name, *row in zip(scores.index, *columns)]
+    return Table([heading, *map(str, scores.columns)], rows)
+
+
+def by_target(forecaster: Forecaster) -> list[tuple[str, pd.DataFrame]]:
+    """Names of the targets of which something is known, where there are several, and the scores of each."""
+    each = forecaster.target_scores_
+    known = each.index.get_level_values(0) if len(each) else ()
+    return [(name, pd.DataFrame(each.xs(name, level=0))) for name in forecaster.schema_.target if name in known]
 
 
 def opening(forecaster: Forecaster) -> Iterator[str | Table]:
@@ -102,8 +107,7 @@ def opening(forecaster: Forecaster) -> Iterator[str | Table]:
         yield score_rows(scores)
         spread = config.quantiles[-1] - config.quantiles[0]
         yield READING + (f"; {spread:.2g} is right." if spread else ".")
-        if len(forecaster.target_scores_):
-            yield score_rows(forecaster.target_scores_)
+        yield from (score_rows(own, short(name)) for name, own in by_target(forecaster))
     if len(forecaster.refit_scores_):
         yield REFIT
         yield score_rows(forecaster.refit_scores_)
@@ -111,12 +115,8 @@ def opening(forecaster: Forecaster) -> Iterator[str | Table]:
 
 def sentences(forecaster: Forecaster) -> Iterator[str]:
     """The verdict on every target, of the first ones alone if there are many."""
-    each, names = forecaster.target_scores_, forecaster.schema_.target
-    if not len(each):
-        verdicts = [verdict(forecaster.scores_)]
-    else:
-        known = [name for name in names if name in each.index.get_level_values(0)]
-        verdicts = [verdict(pd.DataFrame(each.xs(name, level=0)), short(name)) for name in known[:TARGETS]]
-    yield from filter(None, verdicts)
-    if len(each) and len(names) > TARGETS:
-        yield f"The scores of the other {len(names) - TARGETS} targets stand below."
+    targets = by_target(forecaster)
+    verdicts = [verdict(scores, short(name)) for name, scores in targets[:TARGETS]]
+    yield from filter(None, verdicts if targets else [verdict(forecaster.scores_)])
+    if len(targets) > TARGETS:
+        yield f"The scores of the other {len(targets) - TARGETS} targets stand below."

@@ -174,10 +174,13 @@ def test_windows_and_score_give_tables_of_one_form(say: Callable, data: Path) ->
     more = pd.concat([pd.read_csv(data), later(60)])
     more.to_csv("more.csv", index=False)
     status, scores, err = say("score", "run", "more.csv")
-    assert (status, err) == (0, "")
+    assert status == 0
+    assert "judged: 55 forecasts of 6 steps, from 2024-01-17 16:00:00" in err
     first = [line.split("  ")[0].strip() for line in table.splitlines()]
     assert first == [line.split("  ")[0].strip() for line in scores.splitlines()]
-    assert say("score", "run", data)[0] == 0
+    status, out, err = say("score", "run", data)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "nothing to judge" in err
 
 
 def later(rows: int) -> pd.DataFrame:

@@ -103,6 +103,9 @@ def test_the_verdict_and_the_scores_come_first(plain, page):
     assert second == "Judged on rows held out: 43 forecasts of 6 steps, from 2024-01-09 00:00 to 2024-01-10 23:00."
     assert len(plain.evaluation_.y) == 43, "all of them are kept"
     assert list(scores.headings) == ["forecast", *plain.scores_.columns]
+    assert plain.notices_ and not set(plain.notices_) & {part for part in others if isinstance(part, str)}, (
+        "said already"
+    )
     roles = next(part.rows for part in others if isinstance(part, Table) and part.headings[0] == "column")
     assert ["heat", "covariate, numbers, known in advance"] in roles
 
@@ -176,6 +179,13 @@ def test_a_run_without_rows_held_out_says_so():
         .startswith("No rows were held out, or too few for a whole forecast of 6 steps, so there is nothing to judge: ")
     )
     assert render(page).count("held out") == 1, "it is said once"
+
+
+def test_a_table_too_short_for_a_whole_forecast_says_so_once():
+    model = fit(hourly(24), {"epochs": 1}, refit=False)
+    assert len(model.notices_) == 1 and "no whole forecast" in model.notices_[0]
+    text = render(report(model))
+    assert text.count("whole forecast") == 1 and "nothing to judge" in text and text.count("<section ") == 4
 
 
 def test_rows_held_out_of_which_nothing_is_known():

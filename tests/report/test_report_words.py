@@ -88,11 +88,9 @@ def test_numbers_of_a_column_have_one_number_of_decimals(column, cells):
 
 
 def test_a_table_of_scores_lines_up():
-    table = score_rows(scores(model=5.1603, ridge=25.7))
-    assert table.rows == [["model", "5.16"], ["ridge", "25.70"]] and table.words == 1
-    keys = pd.MultiIndex.from_tuples([("a", "model"), ("b", "model")], names=["target", "forecast"])
-    table = score_rows(pd.DataFrame({"MAE": [1.0, 2.0]}, index=keys))
-    assert table.rows == [["a", "model", "1.000"], ["b", "model", "2.000"]] and table.words == 2
+    table = score_rows(scores(model=5.1603, ridge=25.7), "sold")
+    assert table.rows == [["model", "5.16"], ["ridge", "25.70"]]
+    assert (table.headings, table.words) == (["sold", "MAE"], 1)
 
 
 def held_out(cutoffs, horizon=2, series=None):
