@@ -38,7 +38,7 @@ class ForecastConfig:
     members       networks that are trained side by side and averaged
     dropout       on what a block adds
     epochs        at most so many; an epoch reads each row about four times, or sixteen where its seasons explain most
-    max_minutes   of training at most
+    max_minutes   of training at most, about
     batch_size    pieces of series in a step of all devices together, for each member
     length        rows of a piece
     truncate      rows that gradients go back through, the state is carried on; None: the whole piece

@@ -35,8 +35,12 @@ Integers = NDArray[np.int64]
 def fit_run(
     config: ForecastConfig, panel: Panel, plan: Plan, folder: Path, *, progress: bool, resume: bool, refit: bool
 ) -> tuple[Run, list[str]]:
-    """Fit, judge, and fit again on all rows; what comes out, and what the user should know."""
-    first = learnt = learn(config, panel, plan.splits, folder, progress=progress, resume=resume)
+    """Fit, judge, and fit again on all rows; what comes out, and what the user should know.
+
+    Where minutes are limited and there are two trainings, the first has half of them: the last one repeats its steps.
+    """
+    minutes = None if config.max_minutes is None else config.max_minutes / (1 + refit)
+    first = learnt = learn(config, panel, plan.splits, folder, progress=progress, resume=resume, minutes=minutes)
     trial = trial_of(config, learnt, plan)
     again, simple, known = pd.DataFrame(), trial.simple, [split.validation for split in plan.splits]
     if refit:

@@ -234,7 +234,9 @@ class Forecaster:
         with torch.inference_mode(False), torch.enable_grad():
             for plan in plans:
                 with workplace(None, False, False, {}) as folder:
-                    learnt = learn(self.config, panel, plan.splits, folder, progress=progress)
+                    learnt = learn(
+                        self.config, panel, plan.splits, folder, progress=progress, minutes=self.config.max_minutes
+                    )
                 trials.append(trial_of(self.config, learnt, plan))
         self.notices_, self.backtest_scores_ = list(panel.notices), score_table(trials)
         frames = [long_frame(panel.schema, t.series, t.cutoffs, t.quantiles, self.config.columns) for t in trials]

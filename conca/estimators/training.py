@@ -67,10 +67,12 @@ def learn(
     progress: bool,
     resume: bool = False,
     after: Learnt | None = None,
+    minutes: float | None = None,
 ) -> Learnt:
     """Train a network on the rows before `validation` of every series; the rows from `train` on decide when to stop.
 
     after   an earlier training whose steps, schedule and spread of quantiles are repeated; then no row is kept to stop by
+    minutes of training, at most
     resume  go on with the training that `folder` holds, if there is one
 
     Raises BadInput if there is nothing to learn from, or if the training fails.
@@ -93,7 +95,7 @@ def learn(
         checks = [batch for batch in checks if not bool(np.isnan(batch.future.numpy()).all())]
     passes = PASSES_OF_SEASONS if encoding.anchor.seasons else PASSES
     steps = int(np.clip(passes * sum(train) / (length * config.batch_size), *STEPS))
-    recipe = recipe_of(config, after.recipe.steps if after else steps, after.trained.steps if after else None)
+    recipe = recipe_of(config, after.recipe.steps if after else steps, after.trained.steps if after else None, minutes)
     folder.mkdir(exist_ok=True)
     trained = trainer()(network, pieces, checks, recipe, folder, progress=progress, resume=resume)
     if after is None:
@@ -103,7 +105,7 @@ def learn(
     return Learnt(panel, encoding, network, encoded, recipe, trained)
 
 
-def recipe_of(config: ForecastConfig, steps: int, stop: int | None) -> Recipe:
+def recipe_of(config: ForecastConfig, steps: int, stop: int | None, minutes: float | None) -> Recipe:
     """How to train by these options."""
     return Recipe(
         lr=config.lr,
@@ -111,7 +113,7 @@ def recipe_of(config: ForecastConfig, steps: int, stop: int | None) -> Recipe:
         epochs=config.epochs,
         steps=steps,
         patience=config.patience,
-        max_minutes=config.max_minutes if stop is None else None,
+        max_minutes=minutes,
         seed=config.seed,
         devices=config.devices,
         precision=config.precision,
