@@ -13,6 +13,7 @@ from torch import Tensor
 
 from conca.data.encoding import Encoded
 from conca.models.forecast import ForecastNetwork
+from conca.models.threads import few_threads
 
 __all__ = ["forecast", "hidden_rows"]
 
@@ -68,7 +69,7 @@ def hidden_rows(
     training = network.training
     network.eval()
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), few_threads(network):
             for begin in range(0, len(series), ROWS):
                 some = slice(begin, begin + ROWS)
                 reader = read_whole if network.bounded else read_pieces

@@ -21,6 +21,7 @@ from conca.data.panel import Key
 from conca.infer.forecast import CHUNK, side_by_side
 from conca.layers.states import leaves, size_in_bytes, tree_map
 from conca.models.forecast import ForecastNetwork, Tower
+from conca.models.threads import few_threads
 
 __all__ = ["Memories", "Memory", "Reading", "fresh", "joined", "parted", "read_on"]
 
@@ -103,7 +104,7 @@ def fresh(network: ForecastNetwork) -> Any:
 def read_on(network: ForecastNetwork, readings: Sequence[Reading], context: int) -> None:
     """Read all rows of all readings; their states and hidden rows are those afterwards."""
     half = 0 if network.bounded else max(context // 2, 1)
-    with evaluating(network), torch.inference_mode():
+    with evaluating(network), torch.inference_mode(), few_threads(network):
         live = list(readings)
         while live := [one for one in live if one.done < len(one.encoded)]:
             sizes = [one.ahead(network, half) for one in live]

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from conca.models.forecast import ForecastNetwork
 from conca.models.run import CHECKPOINT
+from conca.models.threads import few_threads
 from conca.train.checkpoint import read_checkpoint
 from conca.train.course import Course, Trained
 from conca.train.keeper import Keeper
@@ -88,7 +89,7 @@ def learnt(
     saved = found(folder if resume else None)
     course = Course(recipe) if saved is None else taken_up(saved, recipe, network)
     alike(network)
-    with seeded(recipe.seed), quiet():
+    with seeded(recipe.seed), quiet(), few_threads(network):
         if not course.ended:
             keeper = Keeper(course, folder, saved)
             trainer = trainer_of(place, recipe, [keeper, *([Bar(course)] if progress and first() else [])])
