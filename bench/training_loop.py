@@ -31,6 +31,7 @@ from torch.optim.swa_utils import AveragedModel
 import conca
 from conca.estimators import training
 from conca.models.forecast import pinball
+from conca.models.threads import few_threads
 from conca.train.fit import train_forecast
 from conca.train.groups import param_groups
 from conca.train.keeper import average
@@ -59,7 +60,13 @@ def demo() -> tuple:
 
 
 def bare(network, pieces, validation, recipe):
-    """The same without Lightning, and without anything kept."""
+    """The same without Lightning, and without anything kept; on as many threads."""
+    with few_threads(network):
+        return learnt(network, pieces, validation, recipe)
+
+
+def learnt(network, pieces, validation, recipe):
+    """The averaged network after all steps."""
     network.train()
     optimizer = AdamW(param_groups(network, lr=recipe.lr, weight_decay=recipe.weight_decay))
     steps = recipe.epochs * recipe.steps
