@@ -76,6 +76,8 @@ def check_free(path: Path, force: bool) -> None:
 
 def write_whole(forecast: pd.DataFrame, path: Path) -> None:
     """Write CSV to `path`, whole or not at all."""
+    from conca.models.run import umask
+
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
@@ -88,10 +90,3 @@ def write_whole(forecast: pd.DataFrame, path: Path) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def umask() -> int:
-    """The bits that new files of this process lack; a temporary file has more taken away."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -110,7 +110,7 @@ def read_run(folder: Path) -> Run:
         Fitted(schema, encoding, network.eval(), ends, config.length),
         simple,
         scores=read_scores(folder / "scores.csv"),
-        target_scores=read_scores(folder / "target_scores.csv", ["target", "forecast"]),
+        target_scores=read_scores(folder / "target_scores.csv", ["target", "forecast"], optional=True),
         refit_scores=read_scores(folder / "refit_scores.csv", optional=True),
         evaluation=read_evaluation(folder / "evaluation.safetensors", ends, simple),
         history=read_history(folder / "metrics.csv"),

@@ -125,9 +125,9 @@ def read_history(path: Path) -> pd.DataFrame:
 
 
 def read_scores(path: Path, index: Sequence[str] = ("forecast",), *, optional: bool = False) -> pd.DataFrame:
-    """A table of scores, empty where it is optional (as it is with more than one index). BadInput if it is missing or damaged."""
+    """A table of scores, empty where it may lack and does. Raises BadInput if it is missing or damaged."""
     if not path.is_file():
-        if optional or len(index) > 1:
+        if optional:
             return pd.DataFrame()
         raise BadInput(f"{path}: is missing; the run is damaged")
     try:

@@ -31,6 +31,7 @@ __all__ = [
     "new_folder",
     "read_config",
     "read_tensors",
+    "umask",
     "unfinished",
     "write_config",
     "write_tensors",
