@@ -39,11 +39,16 @@ if TYPE_CHECKING:
     from conca.estimators.forecaster import Forecaster
     from conca.estimators.load import load
     from conca.layers.attention import Attention
+    from conca.layers.bidirectional import Bidirectional, BidirectionalBlock
     from conca.layers.gated_mlp import GatedMLP
+    from conca.layers.kalman import GaussianSystem
+    from conca.layers.linear_system import LinearSystem
+    from conca.layers.lssl import LSSL
     from conca.layers.lstm import LSTM
     from conca.layers.mixer import Mixer, Output
     from conca.layers.s4d import S4D
     from conca.layers.short_conv import ShortConv
+    from conca.layers.structural import structural
     from conca.models.stack import Block, Stack, pattern
     from conca.ops.bodies import plain_bodies
     from conca.train.groups import param_groups
@@ -55,10 +60,13 @@ if "torch" not in sys.modules:
 __version__ = "0.1.0"
 
 __all__ = [
+    "LSSL",
     "LSTM",
     "S4D",
     "Attention",
     "BadInput",
+    "Bidirectional",
+    "BidirectionalBlock",
     "Block",
     "Divergence",
     "DoubleWell",
@@ -66,7 +74,9 @@ __all__ = [
     "Forecaster",
     "GatedMLP",
     "Gaussian",
+    "GaussianSystem",
     "Hopfield",
+    "LinearSystem",
     "Mixer",
     "Output",
     "Score",
@@ -80,15 +90,22 @@ __all__ = [
     "pattern",
     "plain_bodies",
     "sample",
+    "structural",
     "ula",
 ]
 
 _WHERE = {
     "S4D": "conca.layers.s4d",
+    "LSSL": "conca.layers.lssl",
+    "Bidirectional": "conca.layers.bidirectional",
+    "BidirectionalBlock": "conca.layers.bidirectional",
     "LSTM": "conca.layers.lstm",
     "Attention": "conca.layers.attention",
     "ShortConv": "conca.layers.short_conv",
     "GatedMLP": "conca.layers.gated_mlp",
+    "LinearSystem": "conca.layers.linear_system",
+    "GaussianSystem": "conca.layers.kalman",
+    "structural": "conca.layers.structural",
     "Mixer": "conca.layers.mixer",
     "Output": "conca.layers.mixer",
     "Stack": "conca.models.stack",

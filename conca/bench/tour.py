@@ -12,6 +12,7 @@ from conca.bench.forms import forms
 from conca.bench.polynomials import polynomials
 from conca.bench.retrieval import retrieval
 from conca.bench.settling import settling
+from conca.bench.slopes import slopes
 from conca.bench.stop import Claim, Stop
 from conca.bench.tub import tub
 from conca.bench.wells import wells
@@ -24,6 +25,7 @@ STOPS: Sequence[Callable[[], Stop]] = (
     discretisation,
     forms,
     polynomials,
+    slopes,
     fading,
     retrieval,
     settling,

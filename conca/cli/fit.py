@@ -54,7 +54,11 @@ def fit(
     ] = None,
     layers: Annotated[
         str | None,
-        Option(metavar="PATTERN", help=f"Of the network, such as 's4d*2 attention(window=64)' [{D.layers}]."),
+        Option(
+            metavar="PATTERN",
+            help=f"Of the network, such as 's4d*2 attention(window=64)' [{D.layers}]; or 'kalman': no network but one "
+            "structural state space (level, trend, seasons), also 'kalman(harmonics=4)'.",
+        ),
     ] = None,
     d_model: Annotated[int | None, Option(metavar="N", help=f"Width of the layers [{D.d_model}].")] = None,
     members: Annotated[

@@ -13,7 +13,7 @@ from conca.data.grid import DAY, Grid, ticks
 from conca.data.times import restore
 from conca.types import BadInput, nearest
 
-__all__ = ["calendar", "choose_cycles"]
+__all__ = ["calendar", "choose_cycles", "turns"]
 
 CYCLES = ("day", "week", "year")
 YEAR = 365.2425
@@ -50,6 +50,13 @@ def calendar(times: NDArray[Any], cycles: Iterable[str], grid: Grid) -> NDArray[
     place = {"day": days % 1.0, "week": (days + 3) % 7.0 / 7.0, "year": of_year}
     angles = 2 * np.pi * np.stack([place[cycle] for cycle in cycles], axis=1)
     return np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(len(times), 2 * len(cycles))
+
+
+def turns(cycles: Iterable[str], grid: Grid) -> tuple[float, ...]:
+    """How many turns each cycle makes from one row of a grid to the next, nominally."""
+    days = {"day": 1.0, "week": 7.0, "year": YEAR}
+    month = grid.months / 12 if grid.months else grid.step / DAY / YEAR
+    return tuple(month if cycle == "year" else grid.step / DAY / days[cycle] for cycle in cycles)
 
 
 def clock(times: NDArray[Any], grid: Grid) -> NDArray[Any]:

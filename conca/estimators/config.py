@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from operator import index
 from typing import Any
 
+from conca.models.structural import structure_options
 from conca.types import BadInput, nearest
 
 __all__ = ["ForecastConfig"]
@@ -32,7 +33,8 @@ class ForecastConfig:
     """Options of `Forecaster`, kept in its run.
 
     horizon       steps ahead
-    layers        pattern of the network's stack, such as "lstm*2" or "s4d*2 attention(window=64)"
+    layers        pattern of the network's stack, such as "lstm*2" or "s4d*2 attention(window=64)"; or "kalman", a structural
+                  forecaster in its place: of what follows, d_model and dropout are not used, and members are 1
     d_model       its width
     quantiles     increasing, between 0 and 1; the one nearest to 0.5 is the forecast that errors are measured of
     members       networks that are trained side by side and averaged
@@ -83,6 +85,8 @@ class ForecastConfig:
         if self.max_minutes is not None:
             self.number("max_minutes", "a positive number up to 1,000,000", lambda x: 0 < x <= 1_000_000)
         self.check("layers", isinstance(self.layers, str), "a pattern such as 'lstm*2'")
+        if structure_options(self.layers) is not None:
+            object.__setattr__(self, "members", 1)  # several would be the same one: it begins from no random weights
         self.check("precision", self.precision in PRECISIONS, f"one of {', '.join(PRECISIONS)}")
         q = self.quantiles
         fine = bool(q) and all(0 < level < 1 for level in q) and all(a < b for a, b in pairwise(q))

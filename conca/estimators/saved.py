@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from conca.data.calendar import turns
 from conca.data.encoding import Encoding
 from conca.data.panel import Grid, Schema
 from conca.data.times import restore
@@ -19,16 +20,29 @@ from conca.estimators.config import ForecastConfig
 from conca.estimators.scores import COLUMNS
 from conca.infer.frame import Ends
 from conca.models.forecast import NetworkConfig
+from conca.models.structural import Structure, structure_options
 from conca.types import BadInput
 
 __all__ = ["check_parts", "check_schema", "network_config", "read_history", "read_scores"]
 
 
 def network_config(config: ForecastConfig, schema: Schema, encoding: Encoding) -> NetworkConfig:
-    """The network that belongs to options and a table."""
+    """The network that belongs to options and a table.
+
+    Raises BadInput for a pattern that names a structural forecaster and something else.
+    """
+    structure, options = None, structure_options(config.layers)
+    if options is not None:
+        structure = Structure(
+            turns=turns(encoding.cycles, schema.grid),
+            numbers=len(schema.numeric),
+            known_numbers=schema.known_numeric,
+            known_categories=schema.known_categorical,
+            **options,
+        )
     return NetworkConfig(
         layers=config.layers,
-        d_model=config.d_model,
+        d_model=config.d_model if structure is None else 2 * config.horizon * len(schema.target),
         horizon=config.horizon,
         inputs=encoding.inputs(schema),
         categories=schema.cardinalities,
@@ -39,6 +53,7 @@ def network_config(config: ForecastConfig, schema: Schema, encoding: Encoding) -
         members=config.members,
         dropout=config.dropout,
         known=encoding.known_inputs(schema),
+        structure=structure,
     )
 
 

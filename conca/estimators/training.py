@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Learnt", "learn"]
 
+TARGETS_OF_STRUCTURE = 2**11
+"""Targets that a piece is compared with, about, by a structural forecaster: it has few parameters, and forecasts cost it time."""
+PASSES_OF_STRUCTURE = 8
 PASSES, PASSES_OF_SEASONS = 4, 16
 """How often an epoch reads each row: of tables that their seasons say little about, and of others (`conca.data.anchor`), where little
 is left of the noise that a network would learn by heart, and what is left is fine detail."""
@@ -88,12 +91,17 @@ def learn(
         network = ForecastNetwork(network_config(config, panel.schema, encoding))
     length = min(config.length, max(train))
     size = config.batch_size * config.members
-    pieces = Pieces(encoded, train, horizon=config.horizon, length=length, batch_size=size, seed=config.seed)
+    structural = network.config.structure is not None
+    options: dict[str, int] = {"most": TARGETS_OF_STRUCTURE * len(panel.schema.target)} if structural else {}
+    pieces = Pieces(
+        encoded, train, horizon=config.horizon, length=length, batch_size=size, seed=config.seed, **options
+    )
     checks: list[Batch] = []
     if after is None:
         checks = windows(encoded, train, known, horizon=config.horizon, length=length, batch_size=config.batch_size)
         checks = [batch for batch in checks if not bool(np.isnan(batch.future.numpy()).all())]
     passes = PASSES_OF_SEASONS if encoding.anchor.seasons else PASSES
+    passes = PASSES_OF_STRUCTURE if structural else passes
     steps = int(np.clip(passes * sum(train) / (length * config.batch_size), *STEPS))
     recipe = recipe_of(config, after.recipe.steps if after else steps, after.trained.steps if after else None, minutes)
     folder.mkdir(exist_ok=True)

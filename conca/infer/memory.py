@@ -98,7 +98,7 @@ class Feed:
 
 def fresh(network: ForecastNetwork) -> Any:
     """The state of a network that has read nothing, for one series."""
-    return tuple(cast(Tower, tower).stack.init_state(1) for tower in network.towers)
+    return tuple(cast(Tower, tower).init_state(1) for tower in network.towers)
 
 
 def read_on(network: ForecastNetwork, readings: Sequence[Reading], context: int) -> None:
@@ -173,13 +173,9 @@ def step_on(
     """What `network.read` gives for one row of each series, by the step of its layers: inputs (B, I), codes (B, C), elapsed (B,)."""
     hidden: list[Tensor] = []
     after: list[Any] = []
-    for part, own in zip(network.towers, state, strict=True):
-        tower = cast(Tower, part)
-        x = tower.enter(inputs)
-        for column, embedding in enumerate(tower.embeddings):
-            x = x + embedding(codes[:, column])
-        h, own = tower.stack.step(x, own, elapsed=elapsed if tower.stack.timed else None)
-        hidden.append(tower.norm(h)[:, None])
+    for tower, own in zip(network.towers, state, strict=True):
+        h, own = cast(Tower, tower).step(inputs, codes, own, elapsed=elapsed)
+        hidden.append(h[:, None])
         after.append(own)
     return torch.stack(hidden), tuple(after)
 

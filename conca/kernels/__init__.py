@@ -17,6 +17,14 @@ _WHERE = {
     "scan_backward": ("conca.kernels.scan", "backward"),
     "diagonal_ssm": ("conca.kernels.diagonal", "forward"),
     "diagonal_ssm_backward": ("conca.kernels.diagonal", "backward"),
+    "kalman_likelihood": ("conca.kernels.kalman", "forward"),
+    "kalman_likelihood_backward": ("conca.kernels.kalman", "backward"),
+    "diagonal_filter": ("conca.kernels.kalman_diagonal", "forward"),
+    "diagonal_filter_backward": ("conca.kernels.kalman_diagonal", "backward"),
+    "cauchy": ("conca.kernels.cauchy", "forward"),
+    "cauchy_backward": ("conca.kernels.cauchy", "backward"),
+    "dplr_ssm": ("conca.kernels.dplr", "forward"),
+    "dplr_ssm_backward": ("conca.kernels.dplr", "backward"),
 }
 
 

@@ -19,10 +19,10 @@ from torch import Tensor
 from conca.kernels.compiled import compiled, inlined
 from conca.kernels.lanes import add, fma, fnma, load, load_first, mul, scratch, splat, store, store_first, width
 from conca.kernels.pool import spread
-from conca.kernels.views import array, rows
+from conca.kernels.views import array, ragged, rows
 from conca.ops.diagonal_bodies import CHUNK
 
-__all__ = ["backward", "forward", "warm"]
+__all__ = ["backward", "blocks_of", "forward", "modes_of", "tasks_of", "warm"]
 
 Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -225,12 +225,12 @@ def forward(
     """y (B, T, D) and the last state (B, D, N); `saved` (B, 0 or enough) receives the states before the chunks. Nothing is empty."""
     (_, T, D), N = u.shape, a.shape[1]
     y = torch.empty_like(u, memory_format=torch.contiguous_format)
-    state, flat = _blocks(h), array(saved).reshape(-1)
+    state, flat = blocks_of(h), array(saved).reshape(-1)
     outputs = array(_joined(a, b, c)).reshape(-1), array(state).reshape(-1), array(y).reshape(-1)
-    args = *rows(u), *outputs, flat, saved.shape[1], *_ragged(u, lengths, starts), T, D, N
-    tasks, work = _tasks(u, N)
+    args = *rows(u), *outputs, flat, saved.shape[1], *ragged(u.shape, lengths, starts), T, D, N
+    tasks, work = tasks_of(u, N)
     spread(lambda first, end: forward_tasks(*args, first, end), tasks, 8 * work)
-    return y, _modes(state, D)
+    return y, modes_of(state, D)
 
 
 def backward(
@@ -246,15 +246,15 @@ def backward(
 ) -> Five:
     """Gradients to u, to a, b and c by row (B, D, N), and to h, from those into y and the last state."""
     (B, T, D), N = u.shape, a.shape[1]
-    du, dh, p = torch.empty_like(u, memory_format=torch.contiguous_format), _blocks(gh), _joined(a, b, c)
+    du, dh, p = torch.empty_like(u, memory_format=torch.contiguous_format), blocks_of(gh), _joined(a, b, c)
     dp = p.new_zeros(B, *p.shape)
     outputs = (array(t).reshape(-1) for t in (dh, du, dp))
     flat = array(p).reshape(-1), array(saved).reshape(-1), saved.shape[1], *outputs
-    args = *rows(u), *rows(gy), *flat, *_ragged(u, lengths, starts), T, D, N
-    tasks, work = _tasks(u, N)
+    args = *rows(u), *rows(gy), *flat, *ragged(u.shape, lengths, starts), T, D, N
+    tasks, work = tasks_of(u, N)
     spread(lambda first, end: backward_tasks(*args, first, end), tasks, 22 * work)
-    da, db, dc = (_modes(dp[..., k : k + 2, :], D) for k in (0, 2, 4))
-    return du, da, db, dc, _modes(dh, D)
+    da, db, dc = (modes_of(dp[..., k : k + 2, :], D) for k in (0, 2, 4))
+    return du, da, db, dc, modes_of(dh, D)
 
 
 def warm() -> None:
@@ -266,7 +266,7 @@ def warm() -> None:
         backward(u, a, a, a, saved, None, None, y, h)
 
 
-def _blocks(z: Tensor) -> Tensor:
+def blocks_of(z: Tensor) -> Tensor:
     """(..., D, N) complex as a new (..., blocks, N, 2, W) real."""
     pairs = torch.view_as_real(z.detach().resolve_conj())
     W = 64 // pairs.element_size()
@@ -280,23 +280,16 @@ def _blocks(z: Tensor) -> Tensor:
 
 def _joined(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """a, b and c as blocks side by side: (blocks, N, 6, W)."""
-    return torch.cat([_blocks(t) for t in (a, b, c)], -2)
+    return torch.cat([blocks_of(t) for t in (a, b, c)], -2)
 
 
-def _modes(blocks: Tensor, D: int) -> Tensor:
-    """The inverse of `_blocks`: (..., D, N) complex."""
+def modes_of(blocks: Tensor, D: int) -> Tensor:
+    """The inverse of `blocks_of`: (..., D, N) complex."""
     pairs = blocks.movedim(-1, -3).flatten(-4, -3)[..., :D, :, :]
     return torch.view_as_complex(pairs.contiguous()).clone()
 
 
-def _ragged(u: Tensor, lengths: Tensor | None, starts: Tensor | None) -> tuple[Any, Any]:
-    """Lengths (B,) within 0..T, and starts (B, T), or (B, 0) where there are none."""
-    B, T, _ = u.shape
-    ends = torch.full((B,), T) if lengths is None else lengths.clamp(0, T)
-    return array(ends), array(torch.empty(B, 0, dtype=torch.bool) if starts is None else starts)
-
-
-def _tasks(u: Tensor, N: int) -> tuple[int, int]:
+def tasks_of(u: Tensor, N: int) -> tuple[int, int]:
     """How many tasks there are, and mode-steps in all of them."""
     B, T, D = u.shape
     lanes = 64 // u.element_size()

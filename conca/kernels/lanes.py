@@ -20,17 +20,22 @@ from conca.kernels.compiled import inlined
 
 __all__ = [
     "add",
+    "div",
+    "evens",
     "fma",
     "fnma",
     "load",
     "load_first",
     "mul",
+    "odds",
     "pair_conj_fma",
     "pair_fma",
     "splat",
     "store",
     "store_first",
     "width",
+    "zip_high",
+    "zip_low",
 ]
 
 BYTES = 64
@@ -155,6 +160,12 @@ def add(_: Any, x: Any, y: Any) -> Code:
 
 
 @intrinsic
+def div(_: Any, x: Any, y: Any) -> Code:
+    """x / y"""
+    return x(x, x), lambda context, builder, sig, args: builder.fdiv(*args, flags=FLAGS)
+
+
+@intrinsic
 def fma(_: Any, x: Any, y: Any, z: Any) -> Code:
     """x y + z"""
     return x(x, x, x), lambda context, builder, sig, args: multiply_add(builder, *args)
@@ -191,6 +202,40 @@ def pair_fma(_: Any, x: Any, y: Any, z: Any) -> Code:
 def pair_conj_fma(_: Any, x: Any, y: Any, z: Any) -> Code:
     """conj(x) y + z on complex numbers."""
     return x(x, x, x), pairs(True)
+
+
+def shuffled(lane: Callable[[int, int], int]) -> Callable[..., Any]:
+    """An LLVM program that picks lanes of two vectors x, y: lane i of the result is number `lane(i, size)` of x and then y."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        x, y = args
+        return builder.shuffle_vector(x, y, order(x.type, lambda i: lane(i, x.type.count)))
+
+    return code
+
+
+@intrinsic
+def zip_low(_: Any, x: Any, y: Any) -> Code:
+    """The first halves of x and y as pairs: x0 y0 x1 y1 ..."""
+    return x(x, x), shuffled(lambda i, size: i // 2 + i % 2 * size)
+
+
+@intrinsic
+def zip_high(_: Any, x: Any, y: Any) -> Code:
+    """The second halves of x and y as pairs."""
+    return x(x, x), shuffled(lambda i, size: size // 2 + i // 2 + i % 2 * size)
+
+
+@intrinsic
+def evens(_: Any, x: Any, y: Any) -> Code:
+    """The first of each pair of neighbours in x, and then in y: undoes `zip_low` and `zip_high`."""
+    return x(x, x), shuffled(lambda i, size: 2 * i)
+
+
+@intrinsic
+def odds(_: Any, x: Any, y: Any) -> Code:
+    """The second of each pair of neighbours in x, and then in y."""
+    return x(x, x), shuffled(lambda i, size: 2 * i + 1)
 
 
 @inlined

@@ -14,7 +14,8 @@ from torch import Tensor
 from conca.kernels.compiled import compiled, inlined
 from conca.kernels.lanes import add, fma, load, mul, pair_conj_fma, pair_fma, scratch, splat, store, width
 from conca.kernels.pool import spread
-from conca.kernels.views import array, rows
+from conca.kernels.views import Rows, array, ragged, rows
+from conca.ops.diagonal_bodies import CHUNK
 
 __all__ = ["backward", "forward", "warm"]
 
@@ -44,87 +45,165 @@ def one_step(pairs: bool, a: Any, i: int, x: Any, j: int, h: Any, k: int, y: Any
 
 @inlined
 def one_step_back(
-    pairs: bool, a: Any, i: int, g: Any, j: int, h: Any, k: int, da: Any, dx: Any, m: int, carry: Any, size: int
-) -> None:
-    """dx = s = g + carry, da = s conj(h), carry = s conj(a)."""
-    lanes, zero = width(da), splat(da.dtype.type(0))
+    pairs: bool, sums: bool, a: Any, i: int, g: Any, j: int, h: Any, k: int, da: Any, n: int, dx: Any, m: int,
+    carry: Any, size: int,
+) -> None:  # fmt: skip
+    """dx = s = g + carry, da = s conj(h) (added to da, if it `sums`), carry = s conj(a)."""
+    lanes, zero = width(dx), splat(dx.dtype.type(0))
     full = size // lanes * lanes
     for e in range(0, full, lanes):
         s = add(load(g, j + e), load(carry, e))
         store(dx, m + e, s)
+        old = load(da, n + e) if sums else zero
         if pairs:
-            store(da, m + e, pair_conj_fma(load(h, k + e), s, zero))
+            store(da, n + e, pair_conj_fma(load(h, k + e), s, old))
             store(carry, e, pair_conj_fma(load(a, i + e), s, zero))
         else:
-            store(da, m + e, mul(load(h, k + e), s))
+            store(da, n + e, fma(load(h, k + e), s, old))
             store(carry, e, mul(load(a, i + e), s))
     if pairs:
         for e in range(full, size, 2):
             re, im = g[j + e] + carry[e], g[j + e + 1] + carry[e + 1]
             dx[m + e], dx[m + e + 1] = re, im
-            da[m + e] = h[k + e] * re + h[k + e + 1] * im
-            da[m + e + 1] = h[k + e] * im - h[k + e + 1] * re
+            old_re, old_im = (da[n + e], da[n + e + 1]) if sums else (zero_of(da), zero_of(da))
+            da[n + e] = h[k + e] * re + h[k + e + 1] * im + old_re
+            da[n + e + 1] = h[k + e] * im - h[k + e + 1] * re + old_im
             carry[e] = a[i + e] * re + a[i + e + 1] * im
             carry[e + 1] = a[i + e] * im - a[i + e + 1] * re
     else:
         for e in range(full, size):
             s = g[j + e] + carry[e]
-            dx[m + e], da[m + e], carry[e] = s, h[k + e] * s, a[i + e] * s
+            dx[m + e], carry[e] = s, a[i + e] * s
+            da[n + e] = h[k + e] * s + (da[n + e] if sums else zero_of(da))
+
+
+@inlined
+def zero_of(x: Any) -> Any:
+    """0 in the type of an array."""
+    return x.dtype.type(0)
+
+
+@inlined
+def copy(x: Any, j: int, y: Any, m: int, size: int) -> None:
+    """y = x on `size` channels."""
+    for e in range(size):
+        y[m + e] = x[j + e]
+
+
+@inlined
+def one_start_back(g: Any, j: int, dx: Any, m: int, carry: Any, size: int) -> None:
+    """dx = g + carry, and nothing goes to what was before."""
+    for e in range(size):
+        dx[m + e] = g[j + e] + carry[e]
+        carry[e] = 0
+
+
+@inlined
+def one_pad_back(g: Any, j: int, dx: Any, m: int, carry: Any, size: int) -> None:
+    """The gradient goes on to the last state of the row."""
+    for e in range(size):
+        carry[e] += g[j + e]
+        dx[m + e] = 0
+
+
+@inlined
+def clear(x: Any, i: int, size: int) -> None:
+    """Zeros on `size` channels."""
+    for e in range(size):
+        x[i + e] = 0
+
+
+@inlined
+def gather(part: Any, da: Any, n: int, size: int) -> None:
+    """Add the sum of a chunk to that of the row, and begin anew."""
+    for e in range(size):
+        da[n + e] += part[e]
+        part[e] = 0
 
 
 @compiled
 def forward_tasks(
-    a: Any, ar: int, at: int, x: Any, xr: int, xt: int, h: Any, y: Any, T: int, E: int, group: int, pairs: bool,
-    first: int, end: int,
+    a: Any, ar: int, at: int, x: Any, xr: int, xt: int, h: Any, y: Any, lengths: Any, starts: Any, T: int, E: int,
+    group: int, pairs: bool, first: int, end: int,
 ) -> None:  # fmt: skip
-    """Tasks first..end: row task // groups, `group` channels from task % groups. Flat arrays; h (B, E), y (B, T, E)."""
-    groups = -(-E // group)
+    """Tasks first..end: row task // groups, `group` channels from task % groups. Flat arrays; h (B, E), y (B, T, E); lengths (B,),
+    starts (B, T or 0)."""
+    groups, packed = -(-E // group), starts.shape[1] > 0
     for task in range(first, end):
         r, e = task // groups, task % groups * group
-        size = min(group, E - e)
-        one_step(pairs, a, r * ar + e, x, r * xr + e, h, r * E + e, y, r * T * E + e, size)
-        for t in range(1, T):
-            m = (r * T + t) * E + e
-            one_step(pairs, a, r * ar + t * at + e, x, r * xr + t * xt + e, y, m - E, y, m, size)
+        size, length = min(group, E - e), lengths[r]
+        for t in range(T):
+            m, j = (r * T + t) * E + e, r * xr + t * xt + e
+            before, k = (y, m - E) if t > 0 else (h, r * E + e)
+            if t >= length:
+                copy(before, k, y, m, size)
+            elif packed and starts[r, t]:
+                copy(x, j, y, m, size)
+            else:
+                one_step(pairs, a, r * ar + t * at + e, x, j, before, k, y, m, size)
 
 
 @compiled
 def backward_tasks(
     a: Any, ar: int, at: int, g: Any, gr: int, gt: int, h: Any, states: Any, sr: int, st: int, da: Any, dx: Any,
-    dh: Any, T: int, E: int, group: int, pairs: bool, first: int, end: int,
+    dh: Any, lengths: Any, starts: Any, T: int, E: int, group: int, pairs: bool, sums: bool, first: int, end: int,
 ) -> None:  # fmt: skip
-    """As `forward_tasks`; h, dh (B, E), da, dx (B, T, E)."""
-    groups = -(-E // group)
-    carry = scratch(group, da)
+    """As `forward_tasks`; h, dh (B, E), dx (B, T, E), da like it, or zeros (B, E) where it `sums`."""
+    groups, packed = -(-E // group), starts.shape[1] > 0
+    carry, part = scratch(group, dx), scratch(group, dx)
     for task in range(first, end):
         r, e = task // groups, task % groups * group
-        size = min(group, E - e)
+        size, length = min(group, E - e), lengths[r]
         carry[:] = 0
-        for t in range(T - 1, 0, -1):
-            i, j, k = r * ar + t * at + e, r * gr + t * gt + e, r * sr + (t - 1) * st + e
-            one_step_back(pairs, a, i, g, j, states, k, da, dx, (r * T + t) * E + e, carry, size)
-        one_step_back(pairs, a, r * ar + e, g, r * gr + e, h, r * E + e, da, dx, r * T * E + e, carry, size)
-        for c in range(size):
-            dh[r * E + e + c] = carry[c]
+        part[:] = 0
+        for t in range(T - 1, -1, -1):
+            m, i, j = (r * T + t) * E + e, r * ar + t * at + e, r * gr + t * gt + e
+            if t >= length or (packed and starts[r, t]):
+                if t >= length:
+                    one_pad_back(g, j, dx, m, carry, size)
+                else:
+                    one_start_back(g, j, dx, m, carry, size)
+                if not sums:
+                    clear(da, m, size)
+                continue
+            before, k = (states, r * sr + (t - 1) * st + e) if t > 0 else (h, r * E + e)
+            into, n = (part, 0) if sums else (da, m)
+            one_step_back(pairs, sums, a, i, g, j, before, k, into, n, dx, m, carry, size)
+            if sums and t % CHUNK == 0:
+                gather(part, da, r * E + e, size)
+        if sums:
+            gather(part, da, r * E + e, size)
+        copy(carry, 0, dh, r * E + e, size)
 
 
-def forward(a: Tensor, x: Tensor, h: Tensor) -> Tensor:
-    """All states (B, T, E), from tensors (B, T, E), (B, T, E), (B, E) of one dtype; none of them empty."""
+def forward(a: Tensor, x: Tensor, h: Tensor, lengths: Tensor | None = None, starts: Tensor | None = None) -> Tensor:
+    """All states (B, T, E), from x (B, T, E), h (B, E) and a like x or like h, of one dtype; none of them empty."""
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     (B, T, E), pairs = _real(x)
     group, tasks = _tasks(B, E)
-    args = *rows(a), *rows(x), array(h).reshape(-1), array(y).reshape(-1), T, E, group, pairs
+    tensors = *_steps(a, x), *rows(x), array(h).reshape(-1), array(y).reshape(-1)
+    args = *tensors, *ragged(x.shape, lengths, starts), T, E, group, pairs
     spread(lambda first, end: forward_tasks(*args, first, end), tasks, B * T * E)
     return y
 
 
-def backward(a: Tensor, h: Tensor, states: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def backward(
+    a: Tensor,
+    h: Tensor,
+    states: Tensor,
+    g: Tensor,
+    lengths: Tensor | None = None,
+    starts: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients to a, x and h from that into all states."""
-    da, dx, dh = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (g, g, h))
+    sums = a.ndim < g.ndim
+    da = torch.zeros(a.shape, dtype=a.dtype) if sums else torch.empty_like(g, memory_format=torch.contiguous_format)
+    dx, dh = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (g, h))
     (B, T, E), pairs = _real(g)
     group, tasks = _tasks(B, E)
     outputs = [array(t).reshape(-1) for t in (da, dx, dh)]
-    args = *rows(a), *rows(g), array(h).reshape(-1), *rows(states), *outputs, T, E, group, pairs
+    tensors = *_steps(a, g), *rows(g), array(h).reshape(-1), *rows(states), *outputs
+    args = *tensors, *ragged(g.shape, lengths, starts), T, E, group, pairs, sums
     spread(lambda first, end: backward_tasks(*args, first, end), tasks, 2 * B * T * E)
     return da, dx, dh
 
@@ -134,6 +213,11 @@ def warm() -> None:
     for dtype in (torch.float32, torch.float64):
         x = torch.zeros(1, 1, 1, dtype=dtype)
         backward(x, x[0], forward(x, x, x[0]), x)
+
+
+def _steps(a: Tensor, x: Tensor) -> Rows:
+    """The coefficients of every step; where they are constant in time, all steps are one."""
+    return rows(a if a.ndim == x.ndim else a[:, None].expand(x.shape))
 
 
 def _real(x: Tensor) -> tuple[tuple[int, int, int], bool]:

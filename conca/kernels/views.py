@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Rows", "array", "rows"]
+__all__ = ["Rows", "array", "ragged", "rows"]
 
 Array = NDArray[Any]
 
@@ -39,3 +40,10 @@ def rows(t: Tensor) -> Rows:
     span = (t.shape[0] - 1) * row + (t.shape[1] - 1) * time + t.shape[2] * scale
     real = torch.view_as_real(t) if scale == 2 else t
     return Rows(real.as_strided((span,), (1,)).numpy(), row, time)
+
+
+def ragged(shape: Sequence[int], lengths: Tensor | None, starts: Tensor | None) -> tuple[Array, Array]:
+    """Lengths (B,) within 0..T of rows of a shape (B, T, ...), and starts (B, T), or (B, 0) where there are none."""
+    B, T = shape[:2]
+    ends = torch.full((B,), T) if lengths is None else lengths.clamp(0, T)
+    return array(ends), array(torch.empty(B, 0, dtype=torch.bool) if starts is None else starts)

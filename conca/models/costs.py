@@ -11,6 +11,7 @@ from torch import nn
 from conca.layers.states import size_in_bytes
 from conca.models.forecast import Ahead, ForecastNetwork, Tower
 from conca.models.stack import Block
+from conca.models.structural import Structural
 
 __all__ = ["Cost", "costs", "parameters"]
 
@@ -43,7 +44,7 @@ def parameters(module: nn.Module) -> int:
 
 def costs(network: ForecastNetwork) -> list[Cost]:
     """Every layer of a member, entry and head, and all members together."""
-    found = [*layers(cast(Tower, network.towers[0]))]
+    found = [*layers(cast("Tower | Structural", network.towers[0]))]
     members, width = len(network.towers), network.config.d_model
     numbers = [
         members * sum(getattr(cost, name) for cost in found)
@@ -54,8 +55,11 @@ def costs(network: ForecastNetwork) -> list[Cost]:
     return [*found, Cost(name, width, numbers[0], numbers[1], grows, numbers[2], numbers[3])]
 
 
-def layers(tower: Tower) -> Iterator[Cost]:
+def layers(tower: Tower | Structural) -> Iterator[Cost]:
     """Every layer of one member, then what stands around them."""
+    if isinstance(tower, Structural):
+        yield structural(tower)
+        return
     for place, part in enumerate(cast("list[Block[Any]]", tower.stack.parts), 1):
         work, state = part.work(), size_in_bytes(part.init_state(1))
         name = f"{place}: {type(part.inner).__name__}"
@@ -65,6 +69,13 @@ def layers(tower: Tower) -> Iterator[Cost]:
     weights = around - embedded + len(tower.embeddings) * tower.stack.d_model
     work_of_head = weights + repeated(tower.ahead, tower.config.horizon)
     yield Cost("entry and head", tower.stack.d_model, around, 0, False, work_of_head, 4 * weights)
+
+
+def structural(tower: Structural) -> Cost:
+    """The whole of a structural forecaster: the filter, and the forecasts from a row."""
+    size, state, count = tower.size, size_in_bytes(tower.init_state(1)), parameters(tower)
+    work = tower.targets * (size + 1) * (4 * size + tower.horizon * size)
+    return Cost("1: Structural", size, count, state, False, work, state + 4 * count)
 
 
 def repeated(ahead: nn.Module | None, horizon: int) -> int:

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from conca.models.stack import pattern
+from conca.models.structural import Structural, Structure
 from conca.types import BadInput, State, nearest
 
 __all__ = ["ForecastNetwork", "NetworkConfig", "Tower", "pinball"]
@@ -43,6 +44,7 @@ class NetworkConfig:
     members     networks that are averaged
     dropout     on what a block adds
     known       numbers that are known in advance of each step ahead
+    structure   of a structural forecaster, which has no layers; None for a network
     """
 
     layers: str
@@ -57,6 +59,7 @@ class NetworkConfig:
     members: int = 1
     dropout: float = 0.0
     known: int = 0
+    structure: Structure | None = None
 
     @property
     def middle(self) -> int:
@@ -65,7 +68,7 @@ class NetworkConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Lists, strings and numbers, ready for JSON."""
-        return asdict(self)
+        return {key: value for key, value in asdict(self).items() if key != "structure" or value is not None}
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> NetworkConfig:
@@ -76,6 +79,8 @@ class NetworkConfig:
                 raise BadInput(f"network: unknown key '{key}'; {nearest(key, known)}")
         try:
             values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()}
+            if values.get("structure") is not None:
+                values["structure"] = Structure.from_dict(values["structure"])
             return cls(**values)
         except TypeError:
             lost = [name for name in known[:9] if name not in saved]
@@ -118,6 +123,15 @@ class Tower(nn.Module):
         nn.init.zeros_(self.head.bias)
         self.ahead = Ahead(width, config.known, each) if config.known else None
 
+    @property
+    def bounded(self) -> bool:
+        """Whether the state does not grow."""
+        return self.stack.bounded
+
+    def init_state(self, batch: int) -> tuple[State, ...]:
+        """The state of `batch` series of which nothing has been read."""
+        return self.stack.init_state(batch)
+
     def forward(
         self,
         inputs: Tensor,
@@ -126,13 +140,28 @@ class Tower(nn.Module):
         *,
         lengths: Tensor | None = None,
         elapsed: Tensor | None = None,
+        rows: Tensor | None = None,
     ) -> tuple[Tensor, tuple[State, ...]]:
         """Hidden rows (B, T, D) and the state; arguments as in `ForecastNetwork.read`."""
-        x = self.enter(inputs)
+        elapsed = elapsed if self.stack.timed else None
+        h, state = self.stack(self.entered(inputs, codes), state, lengths=lengths, elapsed=elapsed)
+        return self.norm(h if rows is None else h[:, rows]), state
+
+    def step(
+        self, inputs: Tensor, codes: Tensor, state: tuple[State, ...], *, elapsed: Tensor | None = None
+    ) -> tuple[Tensor, tuple[State, ...]]:
+        """One row of each series, by the step of the layers: inputs (B, I), codes (B, C), elapsed (B,) give (B, D)."""
+        h, state = self.stack.step(
+            self.entered(inputs, codes), state, elapsed=elapsed if self.stack.timed else None
+        )
+        return self.norm(h), state
+
+    def entered(self, inputs: Tensor, codes: Tensor) -> Tensor:
+        """What the layers read, (..., D)."""
+        x: Tensor = self.enter(inputs)
         for column, embedding in enumerate(self.embeddings):
             x = x + embedding(codes[..., column])
-        h, state = self.stack(x, state, lengths=lengths, elapsed=elapsed if self.stack.timed else None)
-        return self.norm(h), state
+        return x
 
     def quantiles(self, h: Tensor, anchor: Tensor, known: Tensor | None = None) -> Tensor:
         """Normalised quantiles (..., H, K, Q), outward from the middle one.
@@ -151,6 +180,20 @@ class Tower(nn.Module):
         return torch.cat([centre + below, centre, centre + above], -1)
 
 
+def tower(config: NetworkConfig) -> Tower | Structural:
+    """One member."""
+    if config.structure is None:
+        return Tower(config)
+    return Structural(
+        config.structure,
+        targets=len(config.bends),
+        horizon=config.horizon,
+        levels=config.levels,
+        known=config.known,
+        sizes=config.categories,
+    )
+
+
 class ForecastNetwork(nn.Module):
     """Quantile forecasts at every row of a series; state goes in and comes out.
 
@@ -167,7 +210,7 @@ class ForecastNetwork(nn.Module):
         super().__init__()
         self.config = config
         self.middle = config.middle
-        self.towers = nn.ModuleList(Tower(config) for _ in range(config.members))
+        self.towers = nn.ModuleList(tower(config) for _ in range(config.members))
         self.register_buffer("spread", torch.ones(len(config.bends), len(config.levels)))
         if any(p.is_meta for p in self.parameters()):
             raise BadInput(f"layers {config.layers!r}: the parameters are nowhere; name another device, or none")
@@ -176,7 +219,7 @@ class ForecastNetwork(nn.Module):
     @property
     def bounded(self) -> bool:
         """Whether the state does not grow."""
-        return all(cast(Tower, tower).stack.bounded for tower in self.towers)
+        return all(cast(Tower, tower).bounded for tower in self.towers)
 
     def read(
         self,
@@ -186,6 +229,7 @@ class ForecastNetwork(nn.Module):
         *,
         lengths: Tensor | None = None,
         elapsed: Tensor | None = None,
+        rows: Tensor | None = None,
     ) -> tuple[Tensor, tuple[tuple[State, ...], ...]]:
         """Read rows: inputs (B, T, I) and codes (B, T, C) give hidden rows (members, B, T, D) and the state.
 
@@ -193,10 +237,12 @@ class ForecastNetwork(nn.Module):
             state: what was read before.
             lengths: (B,) of right-padded rows.
             elapsed: (B, T) time since the previous row in nominal steps.
+            rows: (R,) increasing indices of the rows whose hidden rows are wanted; None: all.
         """
         before: Sequence[Any] = [None] * len(self.towers) if state is None else state
         results = [
-            tower(inputs, codes, own, lengths=lengths, elapsed=elapsed) for tower, own in zip(self.towers, before)
+            tower(inputs, codes, own, lengths=lengths, elapsed=elapsed, rows=rows)
+            for tower, own in zip(self.towers, before)
         ]
         return torch.stack([h for h, _ in results]), tuple(own for _, own in results)
 

@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self, cast
@@ -26,7 +26,7 @@ from conca.layers.mixer import Mixer, Work
 from conca.layers.s4d import S4D
 from conca.types import BadInput, S, State, nearest
 
-__all__ = ["Block", "Stack", "family", "pattern"]
+__all__ = ["Block", "Stack", "family", "pattern", "words"]
 
 
 class Block(Mixer[S]):
@@ -172,6 +172,17 @@ def pattern(text: str, d_model: int, *, dropout: float = 0.0) -> Stack:
     True
     """
     parts: list[Mixer[Any]] = []
+    for name, options, count in words(text):
+        if len(parts) + count > MOST:
+            raise BadInput(f"the pattern {text!r} asks for more than {MOST} layers; ask for fewer")
+        parts += [Block(_made(name, d_model, options), dropout=dropout) for _ in range(count)]
+    if not parts:
+        raise BadInput(f"the pattern {text!r} names no layer; families: {', '.join(families())}")
+    return Stack(parts)
+
+
+def words(text: str) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """The words of a pattern: name, options, how often. Raises BadInput where there is no word."""
     at = 0
     while text[at:].strip():
         word = WORD.match(text, at)
@@ -180,15 +191,8 @@ def pattern(text: str, d_model: int, *, dropout: float = 0.0) -> Stack:
                 f"cannot read the pattern {text!r} at {text[at:].strip()!r}; write 's4d*2 attention(window=64)'"
             )
         name, brackets, times = word.groups()
-        options = _options(brackets or "()", word[0].strip())
-        count = int((times or "1").lstrip("0")[:9] or 0)
-        if len(parts) + count > MOST:
-            raise BadInput(f"the pattern {text!r} asks for more than {MOST} layers; ask for fewer")
-        parts += [Block(_made(name, d_model, options), dropout=dropout) for _ in range(count)]
+        yield name, _options(brackets or "()", word[0].strip()), int((times or "1").lstrip("0")[:9] or 0)
         at = word.end()
-    if not parts:
-        raise BadInput(f"the pattern {text!r} names no layer; families: {', '.join(families())}")
-    return Stack(parts)
 
 
 def family(name: str) -> type[Mixer[Any]]:

@@ -20,7 +20,7 @@ from conca.ops.diagonal_bodies import (
     diagonal_ssm_convolution,
     diagonal_ssm_recurrence,
 )
-from conca.ops.doors import apply, axes, fold, has_kernel, opened
+from conca.ops.doors import apply, has_kernel, opened, rows_of_all
 
 __all__ = ["CHUNK", "diagonal_ssm", "diagonal_ssm_chunked", "diagonal_ssm_convolution", "diagonal_ssm_recurrence"]
 
@@ -85,7 +85,7 @@ def _(
 
 @_diagonal_ssm.register_vmap
 def _(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    return _rows_of_all(_diagonal_ssm, info.batch_size, dims, args, (1, 2, 3, 7))
+    return rows_of_all(_diagonal_ssm, info.batch_size, dims, args, (1, 2, 3, 7))
 
 
 @torch.library.custom_op("conca::diagonal_ssm_backward", mutates_args=())
@@ -115,21 +115,7 @@ def _(
 
 @_diagonal_ssm_backward.register_vmap
 def _(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    return _rows_of_all(_diagonal_ssm_backward, info.batch_size, dims, args, (1, 2, 3))
-
-
-def _rows_of_all(
-    op: Any, size: int, dims: tuple[int | None, ...], args: tuple[Any, ...], shared: tuple[int, ...]
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """A vmapped axis joins the rows; where it is on a `shared` argument, which has no rows, the op runs once for each."""
-    if axes(dims, shared):
-        each = [op(*(t if d is None else t.select(d, i) for t, d in zip(args, dims))) for i in range(size)]
-        results = tuple(torch.stack(t) for t in zip(*each))
-    else:
-        keep = [i in shared or args[i] is None for i in range(len(args))]
-        folded = op(*(t if k else fold(size, t, d, 0) for t, d, k in zip(args, dims, keep)))
-        results = tuple(t.unflatten(0, (size, -1)) for t in folded)
-    return results, (0,) * len(results)
+    return rows_of_all(_diagonal_ssm_backward, info.batch_size, dims, args, (1, 2, 3))
 
 
 class _DiagonalSSM(Function):

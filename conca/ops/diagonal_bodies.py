@@ -21,7 +21,9 @@ __all__ = [
     "diagonal_ssm_chunked",
     "diagonal_ssm_convolution",
     "diagonal_ssm_recurrence",
+    "in_chunks",
     "powers",
+    "within",
 ]
 
 CHUNK = 64
@@ -32,19 +34,28 @@ Maybe = Tensor | None
 Aligned = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Maybe, Maybe]
 
 
-def aligned(u: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor, lengths: Maybe, starts: Maybe) -> Aligned:
-    """The arguments in one precision, their shapes checked. Raises BadInput."""
+def aligned(
+    u: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    h: Tensor,
+    lengths: Maybe,
+    starts: Maybe,
+    operation: str = "diagonal_ssm",
+) -> Aligned:
+    """The arguments of `operation` in one precision, their shapes checked. Raises BadInput."""
     if u.ndim != 3 or a.ndim != 2 or u.dtype.is_complex:
-        raise BadInput(f"diagonal_ssm: u {tuple(u.shape)} {u.dtype} must be real (B, T, D), a {tuple(a.shape)} (D, N)")
+        raise BadInput(f"{operation}: u {tuple(u.shape)} {u.dtype} must be real (B, T, D), a {tuple(a.shape)} (D, N)")
     want = {"a": (u.shape[2], a.shape[1]), "h": (u.shape[0], u.shape[2], a.shape[1])}
     want["b"] = want["c"] = want["a"]
     for name, t in {"a": a, "b": b, "c": c, "h": h}.items():
         if t.shape != want[name]:
-            raise BadInput(f"diagonal_ssm: {name} has shape {tuple(t.shape)}, not {want[name]}, for u {tuple(u.shape)}")
+            raise BadInput(f"{operation}: {name} has shape {tuple(t.shape)}, not {want[name]}, for u {tuple(u.shape)}")
     if lengths is not None and lengths.shape != u.shape[:1]:
-        raise BadInput(f"diagonal_ssm: lengths has shape {tuple(lengths.shape)}, not {tuple(u.shape[:1])}")
+        raise BadInput(f"{operation}: lengths has shape {tuple(lengths.shape)}, not {tuple(u.shape[:1])}")
     if starts is not None and starts.shape != u.shape[:2]:
-        raise BadInput(f"diagonal_ssm: starts has shape {tuple(starts.shape)}, not {tuple(u.shape[:2])}")
+        raise BadInput(f"{operation}: starts has shape {tuple(starts.shape)}, not {tuple(u.shape[:2])}")
     real = raised(u.dtype)
     for t in (a, b, c, h):
         real = torch.promote_types(real, raised(real_of(t.dtype)))
@@ -123,24 +134,29 @@ def chunks(
     count = -(-steps // size)
     if min(rows, steps, width, a.shape[1]) == 0:
         return torch.zeros_like(u), h.clone(), h[:, None].expand(-1, count, -1, -1)
-    valid = None
-    if lengths is not None:
-        valid = torch.arange(steps, device=u.device) < lengths[:, None]
-        u = torch.where(valid[..., None], u, 0)
-        starts = None if starts is None else starts & valid
-    short = count * size - steps
-    u_BJLD = torch.nn.functional.pad(u, (0, 0, 0, short)).reshape(rows, count, size, width)
-    # segment of each step within its chunk: 0 until the first start
-    segment = None
-    if starts is not None:
-        segment = torch.nn.functional.pad(starts, (0, short)).reshape(rows, count, size).cumsum(-1)
+    u_BJLD, valid, segment = in_chunks(u, lengths, starts, size)
     table = powers(a, size + 1)
     before = _states_before(u_BJLD, table, b, h, segment)
-    y = _within(u_BJLD, table, b, c, segment) + _carried(before, table, c, segment)
+    kernel = (b[..., None] * c[..., None] * table[..., :size]).sum(1).real
+    y = within(u_BJLD, kernel, segment) + _carried(before, table, c, segment)
     y = y.flatten(1, 2)[:, :steps]
     ends = torch.full((rows,), steps, device=u.device) if lengths is None else lengths.clamp(0, steps)
     last = _state_at(ends, u_BJLD, before, table, b, segment)
     return (y if valid is None else torch.where(valid[..., None], y, 0)), last, before
+
+
+def in_chunks(u: Tensor, lengths: Maybe, starts: Maybe, size: int) -> tuple[Tensor, Maybe, Maybe]:
+    """u (B, chunks, size, D), 0 where not valid; valid steps (B, T); the segment of each step in its chunk, 0 until the first start."""
+    valid, (rows, steps, width) = None, u.shape
+    if lengths is not None:
+        valid = torch.arange(steps, device=u.device) < lengths[:, None]
+        u = torch.where(valid[..., None], u, 0)
+        starts = None if starts is None else starts & valid
+    short = -steps % size
+    u_BJLD = torch.nn.functional.pad(u, (0, 0, 0, short)).reshape(rows, -1, size, width)
+    if starts is None:
+        return u_BJLD, valid, None
+    return u_BJLD, valid, torch.nn.functional.pad(starts, (0, short)).reshape(rows, -1, size).cumsum(-1)
 
 
 def _states_before(u_BJLD: Tensor, table: Tensor, b: Tensor, h: Tensor, segment: Maybe) -> Tensor:
@@ -157,13 +173,11 @@ def _states_before(u_BJLD: Tensor, table: Tensor, b: Tensor, h: Tensor, segment:
     return torch.cat([h[:, None], after[:, :-1]], 1)
 
 
-def _within(u_BJLD: Tensor, table: Tensor, b: Tensor, c: Tensor, segment: Maybe) -> Tensor:
-    """What the inputs of a chunk give to its own outputs: a Toeplitz matrix per channel."""
-    size = u_BJLD.shape[2]
-    kernel = (b[..., None] * c[..., None] * table[..., :size]).sum(1).real
-    lag = torch.arange(size, device=u_BJLD.device)
+def within(u_BJLD: Tensor, kernel_DL: Tensor, segment: Maybe) -> Tensor:
+    """What the inputs of a chunk give to its own outputs, in the same segment: a Toeplitz matrix per channel."""
+    lag = torch.arange(u_BJLD.shape[2], device=u_BJLD.device)
     lag = lag[:, None] - lag
-    toeplitz = torch.where(lag >= 0, kernel[:, lag.clamp(min=0)], 0)
+    toeplitz = torch.where(lag >= 0, kernel_DL[:, lag.clamp(min=0)], 0)
     if segment is None:
         return torch.einsum("dts,bjsd->bjtd", toeplitz, u_BJLD)
     together = segment[..., :, None] == segment[..., None, :]

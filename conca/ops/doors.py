@@ -15,7 +15,7 @@ from torch.autograd import Function
 
 from conca.ops import bodies
 
-__all__ = ["apply", "axes", "fold", "has_kernel", "opened", "plain_wanted", "raised", "real_of"]
+__all__ = ["apply", "axes", "fold", "has_kernel", "opened", "plain_wanted", "raised", "real_of", "rows_of_all"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,6 +74,20 @@ def fold(size: int, tensor: Tensor, dim: int | None, into: int) -> Tensor:
 def axes(dims: Sequence[int | None], positions: Sequence[int]) -> bool:
     """Whether vmap batches any of the arguments at `positions`."""
     return any(dims[i] is not None for i in positions)
+
+
+def rows_of_all(
+    op: Any, size: int, dims: tuple[int | None, ...], args: tuple[Any, ...], shared: tuple[int, ...]
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """A vmapped axis joins the rows; where it is on a `shared` argument, which has no rows, the op runs once for each."""
+    if axes(dims, shared):
+        each = [op(*(t if d is None else t.select(d, i) for t, d in zip(args, dims))) for i in range(size)]
+        results = tuple(torch.stack(t) for t in zip(*each))
+    else:
+        keep = [i in shared or args[i] is None for i in range(len(args))]
+        folded = op(*(t if k else fold(size, t, d, 0) for t, d, k in zip(args, dims, keep)))
+        results = tuple(t.unflatten(0, (size, -1)) for t in folded)
+    return results, (0,) * len(results)
 
 
 def apply(function: type[Function], *args: Any) -> Any:

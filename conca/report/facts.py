@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 from conca.data.schema import Schema
 from conca.estimators.forecaster import Forecaster
+from conca.models.structural import Structural
 from conca.report.page import Chapter, Table, short
 from conca.report.verdict import opening
 from conca.report.words import span
@@ -24,12 +26,15 @@ def facts(forecaster: Forecaster) -> list[tuple[str, str]]:
     config, schema, fitted = forecaster.config, forecaster.schema_, forecaster.fitted
     grid, network = schema.grid, fitted.network
     count = len(fitted.ends.keys)
+    layers = f"{config.layers}, width {config.d_model}, {config.members} member{'s' * (config.members > 1)}"
+    if network.config.structure is not None:
+        layers = f"{config.layers}: a structural state space, {cast(Structural, network.towers[0]).size} numbers a target"
     return [
         ("forecasts", ", ".join(short(name) for name in schema.target)),
         ("steps ahead", f"{config.horizon}" + (f" ({span(config.horizon, grid)})" if grid.seconds else "")),
         ("rows", f"{grid.describe()} apart" if grid.regular else "irregular in time"),
         ("series", f"{count:,}" + (f", told apart by {', '.join(map(short, schema.series))}" if schema.series else "")),
-        ("layers", f"{config.layers}, width {config.d_model}, {config.members} member{'s' * (config.members > 1)}"),
+        ("layers", layers),
         ("parameters", f"{sum(p.numel() for p in network.parameters()):,}"),
         ("quantiles", ", ".join(f"{level:g}" for level in config.quantiles)),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,14 +13,12 @@ from torch import Tensor, nn
 from conca.data.grid import Grid
 from conca.infer.fitted import Fitted
 from conca.layers.lstm import LSTM
-from conca.layers.s4d import S4D
-from conca.ops.diagonal_bodies import powers
 from conca.report import response
 from conca.report.drawing import COLOURS, SOFT, canvas, key, label, logarithmic, svg_of
 from conca.report.page import Chapter, Picture, Table
 from conca.report.words import aligned, number, span
 
-__all__ = ["chapter", "forget_times", "kernel", "layers_of", "periods", "time_scales"]
+__all__ = ["StateSpace", "chapter", "forget_times", "kernel", "layers_of", "periods", "time_scales"]
 
 Floats = NDArray[np.float64]
 
@@ -43,7 +41,18 @@ CELLS = "time of a cell"
 LAYERS, CHANNELS, TARGETS, LONGEST = 4, 3, 2, 1024
 
 
-def layers_of(stack: nn.Module, family: type[nn.Module]) -> list[tuple[str, Any]]:
+@runtime_checkable
+class StateSpace(Protocol):
+    """A layer whose memory is a linear system that does not change with time: S4D, S4, S5, LSSL, or one of the user's own."""
+
+    def poles(self) -> Tensor:
+        """Eigenvalues times time scales, complex (groups, modes): of each channel, or of a system that all channels share."""
+
+    def kernel(self, length: int, /) -> Tensor:
+        """What each channel answers to an impulse in it, (D, length), without the direct path."""
+
+
+def layers_of(stack: nn.Module, family: type[Any]) -> list[tuple[str, Any]]:
     """Layers of one family in a stack, with names such as "layer 2"."""
     parts = getattr(stack, "parts", [stack])
     return [
@@ -54,27 +63,31 @@ def layers_of(stack: nn.Module, family: type[nn.Module]) -> list[tuple[str, Any]
     ]
 
 
-def kernel(layer: S4D, channels: Sequence[int], rows: int) -> Floats:
+def kernel(layer: StateSpace, channels: Sequence[int], rows: int) -> Floats:
     """Impulse responses (channels, rows) of the state: 2 Re(C h_t) after a single input of 1; the direct path is not in it."""
     with torch.no_grad():
-        a, b = (z[list(channels)].to(torch.complex128) for z in layer.discretised())
-        c = 2 * torch.view_as_complex(layer.c)[list(channels)].to(torch.complex128)
-        found: Tensor = ((c * b)[..., None] * powers(a, rows)).sum(1).real
-    return found.numpy()
+        found: Tensor = layer.kernel(rows)[list(channels)]
+    return np.asarray(found.double().cpu().numpy())
 
 
-def time_scales(layer: S4D) -> Floats:
-    """Rows (D, N/2) after which e^-1 of an input is left in each mode: 1 / (-Re A dt)."""
-    with torch.no_grad():
-        return torch.exp(-layer.log_decay.double() - layer.log_dt.double()[:, None]).numpy()
+def time_scales(layer: StateSpace) -> Floats:
+    """Rows (groups, modes) after which e^-1 of an input is left in each mode: 1 / (-Re A dt); infinite where it does not fade."""
+    decay = -poles_of(layer).real
+    found: Floats = np.divide(1.0, decay, out=np.full(decay.shape, np.inf), where=decay > 0)
+    return found
 
 
-def periods(layer: S4D) -> Floats:
-    """Rows (D, N/2) of one turn of each mode, 2 pi / |Im A dt|; infinite where it does not turn."""
-    with torch.no_grad():
-        turn = (layer.frequency.double().abs() * layer.log_dt.double().exp()[:, None]).numpy()
+def periods(layer: StateSpace) -> Floats:
+    """Rows (groups, modes) of one turn of each mode, 2 pi / |Im A dt|; infinite where it does not turn."""
+    turn = np.abs(poles_of(layer).imag)
     found: Floats = np.divide(2 * np.pi, turn, out=np.full(turn.shape, np.inf), where=turn > 0)
     return found
+
+
+def poles_of(layer: StateSpace) -> NDArray[np.complex128]:
+    """As numbers of NumPy."""
+    with torch.no_grad():
+        return np.asarray(layer.poles().to(torch.complex128).cpu().numpy())
 
 
 def forget_times(layer: LSTM) -> Floats:
@@ -96,7 +109,7 @@ def chapter(fitted: Fitted) -> Chapter:
     for target, name in enumerate(fitted.schema.target[:TARGETS]):
         parts.append(response.picture(response.response(fitted, target), name, grid, f"response-{target}"))
     assert isinstance(tower.stack, nn.Module)
-    if spaces := layers_of(tower.stack, S4D):
+    if spaces := layers_of(tower.stack, StateSpace):
         parts += [SSM, *(impulses(layer, name, grid) for name, layer in spaces[:LAYERS])]
         scales = [(name, time_scales(layer).ravel()) for name, layer in spaces]
         turns = [(name, periods(layer).ravel()) for name, layer in spaces]
@@ -109,10 +122,11 @@ def chapter(fitted: Fitted) -> Chapter:
     return Chapter(TITLE, parts)
 
 
-def impulses(layer: S4D, name: str, grid: Grid) -> Picture:
+def impulses(layer: StateSpace, name: str, grid: Grid) -> Picture:
     """Kernels of a few channels, from the slowest to the fastest, each divided by its largest value."""
-    scales = np.median(time_scales(layer), axis=1)
-    order = np.argsort(-scales)
+    width: int = getattr(layer, "d_model", 1)
+    scales = np.broadcast_to(np.median(time_scales(layer), axis=1), width)
+    order = np.argsort(-scales, kind="stable")
     chosen = [int(order[i]) for i in np.unique(np.linspace(0, len(order) - 1, CHANNELS).astype(int))]
     figure, panels = canvas(len(chosen), 1.3)
     for axes, colour, channel in zip(panels, COLOURS, chosen):
@@ -124,7 +138,8 @@ def impulses(layer: S4D, name: str, grid: Grid) -> Picture:
     label(panels[-1], "rows since the impulse", "", panels[-1].get_title(loc="left"))
     slow, fast = (span(scales[chosen[i]], grid) for i in (0, -1))
     words = f"{name}, impulse responses of {len(chosen)} of {len(order)} channels, each over three of its median time scales "
-    words += f"(at most {LONGEST:,} rows): {slow} in the slowest, {fast} in the fastest."
+    words += f"(at most {LONGEST:,} rows): "
+    words += f"{slow} in the slowest, {fast} in the fastest." if slow != fast else f"{slow}."
     return Picture(
         svg_of(figure, f"kernel-{name.replace(' ', '-')}"), f"Impulse responses. {words}", words[0].upper() + words[1:]
     )

@@ -28,8 +28,10 @@ def calibrate(network: ForecastNetwork, validation: Sequence[Batch]) -> None:
     ratios = []
     with torch.inference_mode():
         for batch in validation:
-            h, _ = network.read(batch.inputs, batch.codes, lengths=batch.lengths, elapsed=batch.elapsed)
-            q = network.normalised(h[:, :, batch.rows], batch.anchor, batch.known)
+            h, _ = network.read(
+                batch.inputs, batch.codes, lengths=batch.lengths, elapsed=batch.elapsed, rows=batch.rows
+            )
+            q = network.normalised(h, batch.anchor, batch.known)
             centre = q[..., network.middle : network.middle + 1]
             ratio = (network.bent(batch.future[..., None]) - centre) / (q - centre)
             ratios.append(ratio[~torch.isnan(batch.future).all(-1)].numpy())

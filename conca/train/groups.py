@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from conca.layers.mixer import Mixer, Role
+from conca.models.structural import Structural
 
 __all__ = ["param_groups"]
 
@@ -25,7 +26,7 @@ def param_groups(module: nn.Module, *, lr: float, weight_decay: float = 0.0) -> 
     """
     roles: dict[int, Role] = {}
     for part in module.modules():
-        if isinstance(part, Mixer):
+        if isinstance(part, Mixer | Structural):
             named = dict(part.named_parameters())
             roles |= {id(named[name]): role for name, role in part.roles().items() if name in named}
     spared = {id(p) for part in module.modules() if isinstance(part, UNDECAYED) for p in part.parameters(recurse=False)}

@@ -87,8 +87,10 @@ class ForecastLearner(LightningModule):
         """Sums and numbers of the losses of all members on a slice of their own pieces, and the states after it."""
         totals, counts, after = [], [], []
         for tower, own, state in zip(self.network.towers, parts, states):
-            h, state = cast(Tower, tower)(own.inputs, own.codes, state, lengths=own.lengths, elapsed=own.elapsed)
-            quantiles = cast(Tower, tower).quantiles(h[:, own.rows], own.anchor, own.known)
+            h, state = cast(Tower, tower)(
+                own.inputs, own.codes, state, lengths=own.lengths, elapsed=own.elapsed, rows=own.rows
+            )
+            quantiles = cast(Tower, tower).quantiles(h, own.anchor, own.known)
             total, count = pinball(own.future, self.network.straighten(quantiles), self.levels)
             totals.append(total)
             counts.append(count)
@@ -115,8 +117,10 @@ class ForecastLearner(LightningModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Count the errors of the averaged weights on a batch of windows."""
         network = cast(ForecastNetwork, self.averaged[0].module)
-        h, _ = network.read(batch.inputs, batch.codes, lengths=batch.lengths, elapsed=batch.elapsed)
-        quantiles = network(h[:, :, batch.rows], batch.anchor, batch.known)
+        h, _ = network.read(
+            batch.inputs, batch.codes, lengths=batch.lengths, elapsed=batch.elapsed, rows=batch.rows
+        )
+        quantiles = network(h, batch.anchor, batch.known)
         total, count = pinball(batch.future, quantiles, self.levels)
         error = (batch.future - quantiles[..., network.middle]).abs() * batch.unit[:, None, None]
         self.counted.append(torch.stack([total, count, error.nansum()]).double())

@@ -18,7 +18,7 @@ __all__ = ["Batch", "Checks", "Pieces", "windows"]
 Integers = NDArray[np.int64]
 
 MOST = 2**15
-"""Targets that a piece is compared with, at most."""
+"""Targets that a piece is compared with, at most, unless it is said otherwise."""
 
 
 class Batch(NamedTuple):
@@ -85,11 +85,11 @@ class Shelf:
             )
         )
 
-    def gather(self, windows: Windows, horizon: int, offset: int = 0) -> Batch:
+    def gather(self, windows: Windows, horizon: int, offset: int = 0, most: int = MOST) -> Batch:
         """A batch. Where windows, horizon and targets are large, only every so many rows are forecast from."""
         lengths = windows.end - windows.begin
         longest, targets = int(lengths.max()), self.target.shape[1]
-        stride = max(1, longest * horizon * targets // MOST)
+        stride = max(1, longest * horizon * targets // most)
         rows = np.arange(offset % stride, longest, stride)
         every = np.arange(longest)
         inside = every < lengths[:, None]
@@ -149,13 +149,22 @@ class Pieces(Dataset[Batch]):
         horizon: steps ahead.
         length, batch_size: rows of a piece, pieces of a batch.
         seed: of the draw.
+        most: targets that a piece is compared with, about: where it has more, every so many of its rows are forecast from.
     """
 
     def __init__(
-        self, encoded: Sequence[Encoded], train: Sequence[int], *, horizon: int, length: int, batch_size: int, seed: int
+        self,
+        encoded: Sequence[Encoded],
+        train: Sequence[int],
+        *,
+        horizon: int,
+        length: int,
+        batch_size: int,
+        seed: int,
+        most: int = MOST,
     ) -> None:
         self.shelf, self.train = Shelf(encoded), np.asarray(train, dtype=np.int64)
-        self.horizon, self.length, self.batch_size, self.seed = horizon, length, batch_size, seed
+        self.horizon, self.length, self.batch_size, self.seed, self.most = horizon, length, batch_size, seed, most
         self.ends = np.cumsum(self.train)
 
     def __len__(self) -> int:
@@ -169,7 +178,7 @@ class Pieces(Dataset[Batch]):
         last, half = np.maximum(rows - self.length, 0), self.length // 2
         begin = np.clip(draw.integers(-half, last + half + 1), 0, last)
         found = Windows(series, begin, np.minimum(begin + self.length, rows), begin, rows)
-        return self.shelf.gather(found, self.horizon, int(draw.integers(2**31)))
+        return self.shelf.gather(found, self.horizon, int(draw.integers(2**31)), self.most)
 
 
 class Checks(Dataset[Batch]):

@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from conca.kernels import diagonal, pool, warm
+from conca.kernels import diagonal, dplr, pool, warm
 from conca.kernels import scan as scans
 from conca.kernels.views import array, rows
 from conca.ops.diagonal import CHUNK, diagonal_ssm, diagonal_ssm_chunked, diagonal_ssm_recurrence
 from conca.ops.scan import scan, scan_recurrence
 
 ROOT = Path(__file__).resolve().parents[2]
+FOLDER = str(Path(__file__).parent)
 REAL = [torch.float32, torch.float64]
 DTYPES = [*REAL, torch.complex64, torch.complex128]
 TIMES = [1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 1]
@@ -39,11 +40,15 @@ def test_scan(E, dtype):
     for B, T in ((1, 1), (1, 9), (3, 2), (5, 17)):
         a, x = torch.randn(B, T, E, dtype=dtype) * 0.7, torch.randn(B, T, E, dtype=dtype)
         h, g = torch.randn(B, E, dtype=dtype), torch.randn(B, T, E, dtype=dtype)
-        leaves = [t.clone().requires_grad_() for t in (a, x, h)]
-        want = scan_recurrence(*leaves)
-        near(scans.forward(a, x, h), want.detach())
-        for got, wanted in zip(scans.backward(a, h, want, g), torch.autograd.grad(want, leaves, g)):
-            near(got, wanted)
+        ends, fresh = torch.arange(B) * T // max(B - 1, 1), torch.rand(B, T) < 0.2
+        for factors, *ragged in ((a, None, None), (a, ends, fresh), (a[:, 0], None, None), (a[:, 0], ends, fresh)):
+            leaves = [t.clone().requires_grad_() for t in (factors, x, h)]
+            steps = leaves[0] if factors is a else leaves[0][:, None]
+            want = scan_recurrence(steps, *leaves[1:], lengths=ragged[0], starts=ragged[1])
+            near(scans.forward(factors, x, h, *ragged), want.detach())
+            grads = torch.autograd.grad(want, leaves, g)
+            for got, wanted in zip(scans.backward(factors, h, want, g, *ragged), grads):
+                near(got, wanted)
 
 
 @pytest.mark.parametrize("dtype", REAL)
@@ -112,8 +117,8 @@ def test_nothing_is_copied_that_need_not_be():
 
 
 def test_warm_compiles_all():
-    assert set(warm()) == {"scan", "scan_backward", "diagonal_ssm", "diagonal_ssm_backward"}
-    kernels = scans.forward_tasks, scans.backward_tasks, diagonal.forward_tasks, diagonal.backward_tasks
+    assert {"scan", "scan_backward", "diagonal_ssm", "diagonal_ssm_backward", "dplr_ssm"} <= set(warm())
+    kernels = [kernel for module in (scans, diagonal, dplr) for kernel in (module.forward_tasks, module.backward_tasks)]
     assert all(len(kernel.signatures) == 2 for kernel in kernels)
 
 
@@ -145,7 +150,7 @@ assert peek(np.ones(20), 12) == 1
 for i in (13, -1):
     with pytest.raises(IndexError):
         peek(np.ones(20), i)
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-k", "scan or diagonal or start or lengths or row", {__file__!r}]))
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-k", "scan or diagonal or dplr or start or lengths or row", {FOLDER!r}]))
 """
 
 

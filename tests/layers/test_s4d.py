@@ -7,28 +7,116 @@ import torch
 import torch.nn.functional as F
 
 from conca.layers.s4d import S4D
-from conca.ops.hippo import legs, legs_normal
+from conca.ops.hippo import legs, legs_normal, transition
+from conca.ops.spectra import spectrum
+
+COMPLEX = ("legs", "lin", "inv", "quad", "fourier", "random")
 
 
 def core(layer, x):
-    """y before skip, activation and output map, by another route: the kernel written out and a direct sum."""
-    eigenvalues = torch.complex(-layer.log_decay.exp(), layer.frequency)
-    dt = layer.log_dt.exp()[:, None]
-    a, b = torch.exp(eigenvalues * dt), (torch.exp(eigenvalues * dt) - 1) / eigenvalues
-    powers = a[..., None] ** torch.arange(x.shape[1])
-    kernel = (
-        2
-        * torch.einsum("dn,dn,dnt->dt", torch.view_as_complex(layer.c) * torch.view_as_complex(layer.b), b, powers).real
-    )
+    """y before skip, activation and output map, by another route: dense matrices, C Abar^l Bbar, and a direct sum."""
+    rows = []
+    for d in range(layer.d_model):
+        poles, dt = layer.eigenvalues()[d].to(torch.complex128), layer.log_dt[d].exp() * layer.step_rescale
+        one, A = torch.eye(len(poles), dtype=poles.dtype), torch.diag(poles)
+        if layer.transform == "zoh":
+            a = torch.linalg.matrix_exp(dt * A)
+            carry = torch.linalg.solve(A, a - one)
+        else:
+            below = torch.linalg.inv(one - dt / 2 * A)
+            a, carry = below @ (one + dt / 2 * A), dt * below
+        if layer.init == "real":
+            b, c = layer.b[d].to(poles.dtype), layer.c[d].to(poles.dtype)
+        else:
+            b, c = torch.view_as_complex(layer.b)[d], 2 * torch.view_as_complex(layer.c)[d]
+        rows.append(torch.stack([(c @ torch.linalg.matrix_power(a, k) @ carry @ b).real for k in range(x.shape[1])]))
+    kernel = torch.stack(rows)
     return torch.stack([(kernel[:, : t + 1].flip(-1).T * x[:, : t + 1]).sum(1) for t in range(x.shape[1])], 1)
 
 
-@pytest.mark.parametrize("init", ["legs", "lin"])
-def test_it_is_the_convolution_with_the_zero_order_hold_kernel(init):
-    layer = S4D(3, d_state=8, init=init)
-    x = torch.randn(2, 50, 3)
+@pytest.mark.parametrize("transform", ["zoh", "bilinear"])
+@pytest.mark.parametrize("init", [*COMPLEX, "real"])
+def test_it_is_the_convolution_with_c_a_to_the_l_b(init, transform):
+    layer = S4D(3, d_state=6, init=init, transform=transform, step_rescale=1.5)
+    x = torch.randn(2, 30, 3)
     expected = F.glu(layer.out(F.gelu(core(layer, x) + layer.skip * x)), -1)
     torch.testing.assert_close(layer(x)[0], expected, atol=1e-12, rtol=1e-10)
+    impulse = torch.zeros(1, 30, 3)
+    impulse[:, 0] = 1
+    torch.testing.assert_close(layer.kernel(30), core(layer, impulse)[0].T, atol=1e-12, rtol=1e-10)
+
+
+def test_eigenvalues_of_each_initialisation():
+    found = {name: S4D(2, d_state=8, init=name).eigenvalues()[1].detach() for name in [*COMPLEX, "real"]}
+    for name in COMPLEX:
+        torch.testing.assert_close(found[name].real, torch.full((4,), -0.5))
+        assert float(found[name].imag.min()) >= 0
+    pi = math.pi
+    expected = {
+        "lin": [0, pi, 2 * pi, 3 * pi],
+        "inv": [8 / pi * 7, 8 / pi * (8 / 3 - 1), 8 / pi * (8 / 5 - 1), 8 / pi * (8 / 7 - 1)],
+        "quad": [1 / pi, 9 / pi, 25 / pi, 49 / pi],
+        "fourier": [0, 2 * pi, 4 * pi, 6 * pi],
+    }
+    for name, imaginary in expected.items():
+        torch.testing.assert_close(found[name].imag, torch.tensor(imaginary), atol=1e-9, rtol=1e-12)
+    assert found["real"].tolist() == pytest.approx([-1, -2, -3, -4, -5, -6, -7, -8])
+    torch.manual_seed(3)
+    first = S4D(2, d_state=8, init="random").frequency
+    torch.manual_seed(3)
+    assert torch.equal(S4D(2, d_state=8, init="random").frequency, first)
+
+
+def test_the_waves_are_the_eigenvalues_of_their_matrix():
+    a, b = transition("foud", 8)
+    found = torch.linalg.eigvals(a)
+    eigenvalues, inputs = spectrum("fourier", 8)
+    torch.testing.assert_close(eigenvalues.imag.repeat_interleave(2), found.imag.abs().sort().values, atol=1e-9, rtol=0)
+    torch.testing.assert_close(2 * inputs.square().sum(), b.square().sum())
+
+
+def test_real_modes_are_as_many_as_the_state_has_numbers_and_stay_real():
+    layer = S4D(3, d_state=6, init="real")
+    assert layer.frequency is None
+    assert layer.b.shape == layer.c.shape == layer.log_decay.shape == (3, 6)
+    _, state = layer(torch.randn(2, 5, 3))
+    assert state.h_BDN2.shape == S4D(3, d_state=6).init_state(2).h_BDN2.shape
+    eigenvalues = layer.poles() / layer.log_dt.exp()[:, None]
+    torch.testing.assert_close(eigenvalues.real, -torch.arange(1.0, 7).expand(3, 6))
+    assert eigenvalues.imag.abs().max() == 0
+
+
+def test_poles_say_how_fast_a_mode_fades_and_turns():
+    layer = S4D(2, d_state=4, step_rescale=3.0)
+    a, _ = layer.discretised()
+    torch.testing.assert_close(layer.poles().exp(), a)
+
+
+@pytest.mark.parametrize("transform", ["zoh", "bilinear"])
+def test_half_the_sampling_rate_is_the_same_function_of_a_slow_signal(transform):
+    fine = S4D(3, d_state=8, dt=(1e-2, 5e-2), transform=transform)
+    coarse = S4D(3, d_state=8, transform=transform, step_rescale=2.0)
+    coarse.load_state_dict(fine.state_dict())
+    t = torch.arange(400.0)
+    x = torch.stack([torch.sin(2 * math.pi * t / p) for p in (80, 125, 200)], -1)[None]
+    error = (fine(x)[0][:, ::2] - coarse(x[:, ::2])[0]).abs().max() / fine(x)[0].abs().max()
+    coarse.step_rescale = 1.0
+    wrong = (fine(x)[0][:, ::2] - coarse(x[:, ::2])[0]).abs().max() / fine(x)[0].abs().max()
+    assert error < 0.03
+    assert wrong > 4 * error
+
+
+def test_packed_rows_with_elapsed_are_run_where_they_stand():
+    layer = S4D(3, d_state=4)
+    x, elapsed, starts = torch.randn(2, 9, 3), torch.rand(2, 9) * 2, torch.rand(2, 9) < 0.4
+    lengths = torch.tensor([9, 6])
+    calls = []
+    layer.out.register_forward_hook(lambda *_: calls.append(1))
+    y, state = layer(x, lengths=lengths, starts=starts, elapsed=elapsed)
+    assert calls == [1]
+    expected, last = layer.recurrent(x, lengths=lengths, starts=starts, elapsed=elapsed)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(state.h_BDN2, last.h_BDN2)
 
 
 def test_initial_time_scales_and_eigenvalues():
@@ -86,6 +174,8 @@ def test_extreme_time_scales_stay_finite():
     ("options", "message"),
     [
         ({"init": "lgs"}, "did you mean 'legs'"),
+        ({"transform": "zho"}, "did you mean 'zoh'"),
+        ({"step_rescale": 0.0}, "step_rescale must be positive"),
         ({"d_state": 5}, "even"),
         ({"d_state": 0}, "even"),
         ({"dt": (0.1, 0.01)}, "in order"),

@@ -27,8 +27,8 @@ def example(B, T, E, dtype, *, grad=True):
     return [t.requires_grad_(grad) for t in (a, x, h)]
 
 
-def gradients(function, args, weight):
-    states = function(*args)
+def gradients(function, args, weight, **options):
+    states = function(*args, **options)
     loss = (states * weight).real.square().sum() if states.is_complex() else (states * weight).square().sum()
     return states, *torch.autograd.grad(loss, args)
 
@@ -52,6 +52,131 @@ def test_first_and_second_derivatives(shapes, dtype):
     args = [torch.randn(s, dtype=dtype, requires_grad=True) for s in shapes]
     assert gradcheck(scan, args)
     assert gradgradcheck(scan, args)
+
+
+def options(B, T, which):
+    """Lengths 0, whole and between; starts at the first step, the last, two in a row, none in a row."""
+    found = {}
+    if "lengths" in which:
+        found["lengths"] = torch.tensor([(T + 1) // 2, 0, T])[torch.arange(B) % 3]
+    if "starts" in which:
+        found["starts"] = torch.rand(B, T) < 0.2
+        found["starts"][0, 0] = found["starts"][0, T // 2 : T // 2 + 2] = found["starts"][:, -1] = True
+        found["starts"][1:2] = False
+    return found
+
+
+RAGGED = ["lengths", "starts", "lengths and starts"]
+
+
+@pytest.mark.parametrize("dtype", WIDE)
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("which", ["", *RAGGED])
+def test_ragged_packed_and_constant(which, constant, dtype):
+    for B, T, E in ((1, 1, 1), (3, 63, 16), (4, 131, 19), (2, 7, 200)):
+        a, x, h = example(B, T, E, dtype)
+        a = (a[0, 0] if constant else a).detach().requires_grad_()
+        extra, weight = options(B, T, which), torch.randn(B, T, E, dtype=dtype)
+        want = gradients(scan_recurrence, (a, x, h), weight, **extra)
+        for function in (scan, scan_tree, scan_doubling):
+            found = gradients(function, (a, x, h), weight, **extra)
+            for got, wanted in zip(found, want):
+                assert_close(got, wanted)
+
+
+def test_the_recurrence_itself_with_lengths_and_starts():
+    x, h = torch.tensor([[1.0, 2, 3, 4, 5], [1.0, 2, 3, 4, 5]])[..., None], torch.tensor([[8.0], [8.0]])
+    starts = torch.tensor([[False, False, True, False, False], [True, False, False, False, False]])
+    states = scan(torch.tensor([0.5]), x, h, lengths=torch.tensor([4, 2]), starts=starts)[..., 0]
+    assert states.tolist() == [[5.0, 4.5, 3.0, 5.5, 5.5], [1.0, 2.5, 2.5, 2.5, 2.5]]
+
+
+@pytest.mark.parametrize("dtype", WIDE)
+@pytest.mark.parametrize("which", ["", *RAGGED])
+@pytest.mark.parametrize("shape", [(3,), (2, 1, 3), (2, 5, 3)])
+def test_derivatives_when_ragged_packed_or_constant(shape, which, dtype):
+    args = [torch.randn(s, dtype=dtype, requires_grad=True) for s in (shape, (2, 5, 3), (2, 3))]
+    extra = options(2, 5, which)
+    assert gradcheck(lambda *t: scan(*t, **extra), args)
+    assert gradgradcheck(lambda *t: scan(*t, **extra), args)
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("width", [1, 16, 21])
+def test_nan_stays_in_its_padding_and_in_its_sequence(width, constant):
+    a, clean, h = (t.detach() for t in example(3, 70, width, torch.complex128))
+    a, h = (a[0, 0] if constant else a).requires_grad_(), h.requires_grad_()
+    lengths, starts = torch.tensor([40, 70, 0]), torch.zeros(3, 70, dtype=torch.bool)
+    starts[1, 30] = True
+
+    def run(x, *wanted):
+        x = x.clone().requires_grad_()
+        states = scan(a, x, h, lengths=lengths, starts=starts)
+        return states, *torch.autograd.grad(states[1, 30:].abs().sum() + states[::2].abs().sum(), (x, *wanted))
+
+    padded = clean.clone()
+    padded[0, 40:] = padded[2] = torch.nan
+    for got, want in zip(run(padded, h, a), run(clean, h, a)):
+        assert_close(got, want)
+    padded[1, 20, 0] = torch.nan
+    found, want = run(padded, h), run(clean, h)
+    assert found[0][1, 20:30, 0].isnan().all()
+    found[0][1, 20:30, 0] = want[0][1, 20:30, 0]
+    for got, wanted in zip(found, want):
+        assert_close(got, wanted)
+
+
+def test_a_start_drops_a_state_that_is_not_finite():
+    a, x = torch.rand(2, requires_grad=True), torch.ones(1, 3, 2)
+    h = torch.tensor([[torch.nan, torch.inf]], requires_grad=True)
+    states = scan(a, x, h, starts=torch.tensor([[True, False, False]]))
+    assert_close(states[0, 0], torch.ones(2))
+    da, dh = torch.autograd.grad(states.sum(), (a, h))
+    assert_close(da, 2 + 2 * a)
+    assert dh.tolist() == [[0, 0]]
+
+
+def test_the_gradient_to_a_constant_needs_no_room_for_time(body):
+    if body == "plain":
+        return
+    large = set()
+
+    class Record(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            for t in result if isinstance(result, tuple) else (result,):
+                if isinstance(t, torch.Tensor) and t.untyped_storage().nbytes() >= x.nbytes:
+                    large.add(t.data_ptr())
+            return result
+
+    a, x = torch.rand(3, requires_grad=True), torch.randn(2, 500, 3)
+    with Record():
+        states = scan(a, x, torch.zeros(2, 3))
+        states.sum().backward()
+    assert a.grad.shape == (3,)
+    assert len(large - {x.data_ptr(), states.data_ptr()}) == 1  # the gradient to x
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_transforms_when_ragged_and_constant(constant):
+    a, x, h = (t.detach() for t in example(3, 6, 2, torch.float64))
+    extra = options(3, 6, "lengths and starts")
+
+    def loss(a, x, h, lengths, starts):
+        return scan(a, x, h, lengths=lengths, starts=starts).square().sum()
+
+    def one(a, x, h, lengths, starts):
+        return loss(a if constant else a[None], x[None], h[None], lengths[None], starts[None])
+
+    if constant:
+        a = a[0, 0]
+    rows = (a.expand(3, 2) if constant else a), x, h, extra["lengths"], extra["starts"]
+    found = torch.vmap(torch.func.grad(one, (0, 1, 2)))(*rows)
+    want = torch.func.grad(loss, (0, 1, 2))(a, *rows[1:])
+    assert_close(found[0].sum(0) if constant else found[0], want[0])
+    assert_close(found[1:], want[1:])
+    shared = torch.vmap(one, in_dims=(None if constant else 0, 0, 0, 0, 0))(a, *rows[1:])
+    assert_close(shared.sum(), loss(a, *rows[1:]))
 
 
 def test_third_derivative():
@@ -94,9 +219,13 @@ def test_the_inner_operations_pass_opcheck(body, dtype):
     if body == "plain":
         return
     a, x, h = example(2, 5, 3, dtype, grad=False)
-    opcheck(_scan, (a, x, h))
-    opcheck(_scan_backward, (a, h, x, x))
-    opcheck(_scan, (a.conj(), x.mT.contiguous().mT, h[:1].expand(2, 3)))
+    ragged = torch.tensor([3, 5]), torch.rand(2, 5) < 0.5
+    for extra in ((None, None), ragged):
+        opcheck(_scan, (a, x, h, *extra))
+        opcheck(_scan, (a[:, 0], x, h, *extra))
+        opcheck(_scan_backward, (a, h, x, x, *extra))
+        opcheck(_scan_backward, (a[:, 0], h, x, x, *extra))
+        opcheck(_scan, (a.conj(), x.mT.contiguous().mT, h[:1].expand(2, 3), *extra))
 
 
 @pytest.mark.parametrize("dtype", WIDE)
@@ -106,9 +235,15 @@ def test_compiled(dtype):
     def loss(a, x, h):
         return scan(torch.tanh(a), x * 2, h).abs().square().sum()
 
-    want = torch.autograd.grad(loss(*args), args)
-    fast = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    assert_close(torch.autograd.grad(fast(*args), args), want)
+    extra = options(2, 5, "lengths and starts")
+
+    def constant(a, x, h):
+        return scan(torch.tanh(a[0, 0]), x * 2, h, **extra).abs().square().sum()
+
+    for function in (loss, constant):
+        want = torch.autograd.grad(function(*args), args)
+        fast = torch.compile(function, fullgraph=True, backend="aot_eager")
+        assert_close(torch.autograd.grad(fast(*args), args), want)
     torch._dynamo.reset()
 
 
@@ -159,6 +294,12 @@ def test_what_is_not_finite_flows_on_and_no_further(width):
 def test_shapes_that_do_not_fit(shapes):
     with pytest.raises(BadInput, match="scan: "):
         scan(*(torch.zeros(s) for s in shapes))
+
+
+@pytest.mark.parametrize("extra", [{"lengths": torch.ones(3)}, {"starts": torch.ones(2, 4, dtype=torch.bool)}])
+def test_lengths_and_starts_that_do_not_fit(extra):
+    with pytest.raises(BadInput, match=f"scan: {next(iter(extra))} has shape"):
+        scan(torch.ones(3), torch.zeros(2, 5, 3), torch.zeros(2, 3), **extra)
 
 
 def test_a_result_never_aliases_an_argument():

@@ -1,0 +1,261 @@
+"""A linear system with noise on both lines: filtered, smoothed, foretold, and fitted by the likelihood of what was observed.
+
+    x_{t+1} = a x_t + b u_{t+1} + r eta,  y_t = C x_t + D u_t + offset + eps         eta ~ N(0, state noise), eps ~ N(0, observation noise)
+
+The noise of the state enters like an input, through a matrix R that the transform of the system makes discrete: it is held over a
+step. Variances are trained as logarithms. (Kalman 1960; Harvey 1989; Durbin and Koopman 2012.)
+
+N states, M inputs, O outputs: what is observed. Use float64: where nothing is known of the first state,
+its variance is 1e6.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from conca.layers.kalman_fit import Fit, maximise
+from conca.layers.linear_system import LinearSystem
+from conca.ops import kalman as ops
+from conca.ops.kalman import Filtered, Forecast, GaussianModel, KalmanState, KalmanUpdate
+from conca.ops.kalman_smoother import Smoothed, kalman_smoother
+from conca.ops.linear_system import applied, discretised
+from conca.types import BadInput
+
+__all__ = ["GaussianSystem"]
+
+
+class GaussianSystem(nn.Module):
+    """A linear system, disturbed and seen through noise.
+
+    A weight that does not change, seen five times through noise of variance 4, once not at all:
+
+    >>> still = LinearSystem.discrete(torch.eye(1).double(), torch.zeros(1, 0).double())
+    >>> scales = GaussianSystem(still, state_noise=torch.zeros(1), observation_noise=torch.tensor([4.0]))
+    >>> y = torch.tensor([70.0, 73.0, float("nan"), 69.0, 72.0])[None, :, None]
+    >>> after = scales.filter(y).state
+    >>> round(after.mean_BN.item(), 2), round(after.covariance_BNN.item(), 2)
+    (71.0, 1.0)
+
+    Args:
+        system: what moves the state and reads it; its matrices must be constant. Those that are parameters are fitted too.
+        state_noise: K variances (K,), or a covariance (K, K) of which the variances of its principal axes are trained. A variance of
+            0 stays 0.
+        observation_noise: the same for the O outputs.
+        noise_input: R (N, K), how the noise enters; without it each state has a noise of its own.
+        offset: (O,), added to the outputs. A `nn.Parameter` is trained, as are those below.
+        mean, covariance: (N,) and (N, N) of the state at the first sample, before its input; without covariance nothing is known.
+        diffuse: the variance that then stands for it; large against the data, and not 1e10 times as large: digits would be lost.
+        tied: (K,) integers: noises with the same number share one variance, and `state_noise` has one entry for each number.
+        names: what `variances` calls the variances: those of the observation, then those of the state.
+
+    Raises:
+        BadInput: for a system that varies in time, shapes that do not fit, noise that is no covariance.
+    """
+
+    offset: Tensor | None
+    mean: Tensor | None
+    covariance: Tensor | None
+    tied: Tensor
+    noise_input: Tensor
+    observation_axes: Tensor
+
+    def __init__(
+        self,
+        system: LinearSystem,
+        *,
+        state_noise: Tensor,
+        observation_noise: Tensor,
+        noise_input: Tensor | None = None,
+        offset: Tensor | None = None,
+        mean: Tensor | None = None,
+        covariance: Tensor | None = None,
+        tied: Tensor | None = None,
+        diffuse: float = 1e6,
+        names: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__()
+        if system.varying():
+            raise BadInput(
+                f"GaussianSystem: {', '.join(system.varying())} vary in time; use conca.ops.kalman, whose models may vary"
+            )
+        self.system, self.diffuse = system, diffuse
+        log_state, axes = logarithms(state_noise, system.A, "state_noise")
+        log_observation, observation_axes = logarithms(observation_noise, system.A, "observation_noise")
+        tied = torch.arange(len(log_state), device=system.A.device) if tied is None else tied
+        if noise_input is None:
+            noise_input = torch.eye(system.n_states, dtype=system.A.dtype, device=system.A.device)
+        N, O = system.n_states, system.n_outputs  # noqa: E741
+        if noise_input.shape != (N, len(tied)) or (len(axes) != len(tied) and state_noise.dim() == 2):
+            raise BadInput(
+                f"GaussianSystem: {len(tied)} noises enter {N} states through noise_input of shape "
+                f"{tuple(noise_input.shape)}, expected {(N, len(tied))}; without it there is one noise for each state"
+            )
+        if len(observation_axes) != O:
+            raise BadInput(f"GaussianSystem: observation_noise has {len(observation_axes)} entries for {O} outputs")
+        self.log_state_noise, self.log_observation_noise = nn.Parameter(log_state), nn.Parameter(log_observation)
+        if state_noise.dim() == 2:
+            noise_input = noise_input @ axes
+        self.names = names or (*(f"observation {i}" for i in range(O)), *(f"state {i}" for i in range(len(log_state))))
+        buffers = {"tied": tied, "noise_input": noise_input, "observation_axes": observation_axes}
+        for name, value in {**buffers, "offset": offset, "mean": mean, "covariance": covariance}.items():
+            if isinstance(value, nn.Parameter):
+                self.register_parameter(name, value)
+            else:
+                self.register_buffer(name, value)
+
+    def init_state(self, batch: int) -> KalmanState:
+        """What is believed of the first state of `batch` series: mean (B, N), covariance (B, N, N)."""
+        like, size = self.system.A, self.system.n_states
+        mean = torch.zeros(size, dtype=like.dtype, device=like.device) if self.mean is None else self.mean
+        covariance = self.covariance
+        if covariance is None:
+            covariance = self.diffuse * torch.eye(size, dtype=like.dtype, device=like.device)
+        return KalmanState(mean.expand(batch, -1), covariance.expand(batch, -1, -1))
+
+    def model(self, u: Tensor | None = None) -> GaussianModel:
+        """The matrices of the filter; with inputs u (B, T, M) also what these add."""
+        system, inputs = self.system, self.system.n_inputs
+        if system.transform is None:
+            a, b, r = system.A, system.B, self.noise_input
+        else:
+            both = torch.cat([system.B, self.noise_input], 1)
+            a, joint = discretised(system.A, both, system.dt, system.transform, system.alpha)
+            b, r = joint[:, :inputs], joint[:, inputs:]
+        state_noise = (r * self.log_state_noise.exp()[self.tied]) @ r.mT
+        axes = self.observation_axes
+        observation_noise = (axes * self.log_observation_noise.exp()) @ axes.mT
+        drive, offset = None, self.offset
+        if u is not None:
+            u = u.to(a.dtype)
+            drive = applied(b, u)
+            if system.D is not None:
+                direct = applied(system.D, u)
+                offset = direct if offset is None else direct + offset
+        return GaussianModel(a, system.C, state_noise, observation_noise, drive, offset)
+
+    def filter(
+        self, y: Tensor, state: KalmanState | None = None, *, u: Tensor | None = None, lengths: Tensor | None = None
+    ) -> Filtered:
+        """Read y (B, T, O) from `state` on.
+
+        Args:
+            y: observations; NaN where missing.
+            state: what was read before; None is `init_state(B)`.
+            u: known inputs (B, T, M); None is none.
+            lengths: (B,): rows are right-padded.
+
+        Raises:
+            BadInput: for shapes that do not fit, and where an observation has no room for error.
+        """
+        return ops.kalman_filter(self._cast(y), self.model(self._inputs(u, y)), self._state(y, state), lengths=lengths)
+
+    def smooth(
+        self, y: Tensor, state: KalmanState | None = None, *, u: Tensor | None = None, lengths: Tensor | None = None
+    ) -> Smoothed:
+        """The state at each sample, given all samples. Arguments and errors as in `filter`."""
+        return kalman_smoother(self._cast(y), self.model(self._inputs(u, y)), self._state(y, state), lengths=lengths)
+
+    def log_likelihood(
+        self,
+        y: Tensor,
+        state: KalmanState | None = None,
+        *,
+        u: Tensor | None = None,
+        lengths: Tensor | None = None,
+        burn: int | None = None,
+    ) -> Tensor:
+        """log p(y) of each row, (B,). Arguments and errors as in `filter`.
+
+        Args:
+            burn: how many first samples are left out; None is as many as there are states where nothing is known of the first
+                one, else 0.
+        """
+        if burn is None:
+            burn = self.system.n_states if state is None and self.covariance is None else 0
+        model, state = self.model(self._inputs(u, y)), self._state(y, state)
+        return ops.log_likelihood(self._cast(y), model, state, lengths=lengths, burn=burn)
+
+    def step(self, y: Tensor, state: KalmanState, u: Tensor | None = None) -> tuple[KalmanUpdate, KalmanState]:
+        """One sample: y (B, O), known inputs u (B, M); what it teaches, and the state to go on from. Errors as in `filter`."""
+        inputs = None if u is None else self._inputs(u[:, None], y[:, None])
+        return ops.kalman_step(self._cast(y), self.model(inputs), self._state(y, state))
+
+    def forecast(self, state: KalmanState, steps: int, *, u: Tensor | None = None) -> Forecast:
+        """The next `steps` observations as normal distributions; `interval(level)` of it gives bounds.
+
+        Args:
+            u: the inputs to come (B, steps, M); None is none.
+        """
+        if u is not None and u.shape[1:] != (steps, self.system.n_inputs):
+            raise BadInput(
+                f"forecast: expected u of shape (batch, {steps}, {self.system.n_inputs}), got {tuple(u.shape)}"
+            )
+        return ops.kalman_forecast(self.model(u), state, steps)
+
+    def fit(
+        self,
+        y: Tensor,
+        *,
+        u: Tensor | None = None,
+        lengths: Tensor | None = None,
+        steps: int = 200,
+        starts: tuple[float, ...] = (1.0, 1e-2, 1e-4),
+        tolerance: float = 1e-4,
+    ) -> Fit:
+        """Maximise the likelihood of y (B, T, O) over all parameters that want a gradient, by L-BFGS.
+
+        Args:
+            u, lengths: as in `filter`.
+            steps: of the optimiser, at most.
+            starts: factors on the variances of the state, against those that stand there now, from which short runs begin; all
+                variances are brought to the scale of y first. The best run goes on to the end.
+            tolerance: what the slope of the log-likelihood against the parameters (variances as logarithms) is brought below; so much
+                is lost where a variance wants to be 0. Up to ten times it counts as converged, where rounding allows no less.
+
+        Returns:
+            The log-likelihood, the steps taken, and whether it converged; if not, a warning says so too.
+        """
+
+        def likelihood() -> Tensor:
+            return self.log_likelihood(y, u=u, lengths=lengths).sum()
+
+        burn = self.system.n_states if self.covariance is None else 0
+        seen = ~y.isnan()
+        if lengths is not None:
+            seen = seen & (torch.arange(y.shape[1], device=y.device) < lengths[:, None])[..., None]
+        learnt = [p for p in self.parameters() if p.requires_grad]
+        noises = self.log_state_noise, self.log_observation_noise
+        return maximise(learnt, noises, likelihood, int(seen[:, burn:].sum()), steps, starts, tolerance)
+
+    def variances(self) -> dict[str, float]:
+        """The variances by name: of the observations, then of the noises of the state."""
+        values = torch.cat([self.log_observation_noise, self.log_state_noise]).detach().exp().tolist()
+        return dict(zip(self.names, values))
+
+    def _cast(self, y: Tensor) -> Tensor:
+        return y.to(self.system.A.dtype)
+
+    def _state(self, y: Tensor, state: KalmanState | None) -> KalmanState:
+        return self.init_state(len(y)) if state is None else state
+
+    def _inputs(self, u: Tensor | None, y: Tensor) -> Tensor | None:
+        wanted = (*y.shape[:2], self.system.n_inputs)
+        if u is not None and u.shape != wanted:
+            raise BadInput(f"GaussianSystem: expected u of shape {wanted}, got {tuple(u.shape)}")
+        return u
+
+
+def logarithms(noise: Tensor, like: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """The logarithms of variances (K,), or those of the principal axes of a covariance (K, K), and the axes."""
+    noise = noise.detach().to(like)
+    if noise.dim() == 1:
+        variances, axes = noise, torch.eye(len(noise), dtype=like.dtype, device=like.device)
+    elif noise.dim() == 2 and noise.shape[0] == noise.shape[1] and torch.allclose(noise, noise.mT):
+        variances, axes = torch.linalg.eigh(noise)
+        variances = torch.where(variances.abs() < 1e-14 * variances.abs().max(), 0, variances)
+    else:
+        raise BadInput(f"GaussianSystem: {name} must be variances or a symmetric matrix, got {tuple(noise.shape)}")
+    if bool((variances < 0).any()) or not bool(variances.isfinite().all()):
+        raise BadInput(f"GaussianSystem: {name} has a negative variance, so it is no covariance")
+    return variances.log(), axes
