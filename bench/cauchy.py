@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as `import conca` does where it comes before PyTorch
@@ -63,6 +63,19 @@ def both(form: Sums, args: list[Tensor]) -> Tensor:
     return torch.autograd.grad(sums, args[:2], torch.ones_like(sums))[1]
 
 
+def peak(task: Callable[[], object]) -> float:
+    """MiB by which a task raises the memory of this process, at its most; Linux counts them."""
+
+    def counted(name: str) -> float:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+    before = counted("VmRSS")
+    task()
+    return counted("VmHWM") - before
+
+
 def child(name: str) -> None:
     """One form: seconds forward, seconds forward and backward, and the rise of the peak in MiB."""
     parts = PART if name.startswith("definition") else 1
@@ -73,16 +86,14 @@ def child(name: str) -> None:
 
 def measure(form: Sums, args: list[Tensor], small: list[Tensor], parts: int) -> None:
     both(form, [*small[:2], small[2][:64], small[3][:64]])  # what is loaded or compiled once does not count
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    both(form, args)
-    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    rise = peak(lambda: both(form, args))
 
     def forward() -> Tensor:
         with torch.no_grad():
             return form(*args)
 
     found = medians({"forward": forward, "both": lambda: both(form, args)}, 1 if parts > 1 else REPEATS)
-    print(json.dumps([parts * found["forward"], parts * found["both"], parts * peak]))
+    print(json.dumps([parts * found["forward"], parts * found["both"], parts * rise]))
 
 
 def whole() -> tuple[float, float, float]:

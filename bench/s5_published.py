@@ -2,10 +2,11 @@
 
     python bench/s5_published.py
 
-The published form in PyTorch (in our own words) keeps complex parameters, takes the maps as complex products and scans pairs (a, b u)
-by an associative scan: a recursion that joins neighbours, scans the joined ones and fills in the rest. It is written twice: with one of
-each conjugate pair kept, as S5 is defined, and with both kept, as it is often run (the real part is then read once). The gate is the
-same. The products alone are the two maps and the gate's, real, forward and backward, and nothing between them.
+The published form in PyTorch (in our own words) keeps complex parameters for all of the 64 modes, both of each conjugate pair, and reads
+the real part; it multiplies the maps with one step at a time (vmap), and scans pairs (a, b u) of one sequence by an associative scan, a
+recursion that joins neighbours, scans the joined ones and fills in the rest; sequences are a vmap around it. The plain form is the
+leanest that PyTorch alone allows: one of each pair, whole batches, one complex product for each map, the same recursion. The products
+alone are the two maps as real matrices (and the gate's), forward and backward, with nothing between them.
 
 Each form runs in a process of its own, so that the peak of its memory is its own; times are medians over alternating rounds.
 """
@@ -32,12 +33,8 @@ from conca import S5
 D, N = 128, 64
 SHAPES = ((2, 16384), (8, 1024))
 ROUNDS = 3
-FORMS = {
-    "published, one of each pair": "plain",
-    "published, both of each pair": "both",
-    "conca": "conca",
-    "matrix products alone": "products",
-}
+GATES = ("gelu", "half_glu1")
+FORMS = ("published", "plain", "conca", "products")
 Pair = tuple[Tensor, Tensor]
 
 
@@ -46,51 +43,64 @@ def join(left: Pair, right: Pair) -> Pair:
     return right[0] * left[0], right[0] * left[1] + right[1]
 
 
-def associative(pairs: Pair) -> Pair:
-    """All running joins along axis 1."""
-    length = pairs[0].shape[1]
+def associative(pairs: Pair, axis: int) -> Pair:
+    """All running joins along an axis."""
+    length = pairs[0].shape[axis]
     if length < 2:
         return pairs
-    first, second = (tuple(t[:, start : length - length % 2 : 2] for t in pairs) for start in (0, 1))
-    odd = associative(join(first, second))  # type: ignore[arg-type]
-    before = tuple(t[:, : (length - 1) // 2] for t in odd)
-    even = join(before, tuple(t[:, 2::2] for t in pairs))  # type: ignore[arg-type]
-    found = []
+
+    def every(begin: int, stop: int | None, of: Pair) -> Pair:
+        cut = (slice(None),) * axis + (slice(begin, stop, 2 if of is pairs else 1),)
+        return of[0][cut], of[1][cut]
+
+    odd = associative(join(every(0, length - length % 2, pairs), every(1, None, pairs)), axis)
+    even = join(every(0, (length - 1) // 2, odd), every(2, None, pairs))
+    woven = []
     for whole, inner, outer in zip(pairs, even, odd):
-        evens = torch.cat([whole[:, :1], inner], 1)
-        woven = torch.stack([evens[:, : outer.shape[1]], outer], 2).flatten(1, 2)
-        found.append(torch.cat([woven, evens[:, outer.shape[1] :]], 1))
-    return found[0], found[1]
+        evens = torch.cat([whole.narrow(axis, 0, 1), inner], axis)
+        pieces = evens.narrow(axis, 0, outer.shape[axis]), outer
+        woven.append(torch.stack(pieces, axis + 1).flatten(axis, axis + 1))
+        if length % 2:
+            woven[-1] = torch.cat([woven[-1], evens.narrow(axis, evens.shape[axis] - 1, 1)], axis)
+    return woven[0], woven[1]
 
 
-class Published(nn.Module):
-    """Complex parameters, complex products, associative scan of pairs, GELU, gate."""
+class Plain(nn.Module):
+    """Complex parameters, complex products, associative scan of pairs, GELU, gate; `published` or as lean as it gets."""
 
-    def __init__(self, like: S5, *, both: bool) -> None:
+    def __init__(self, like: S5, *, published: bool) -> None:
         super().__init__()
         with torch.no_grad():
             b, c = like.maps()
             eigenvalues, steps = like.eigenvalues(), like.log_dt
-            if both:
+            if published:
                 b, c = torch.cat([b, b.conj()]), torch.cat([c, c.conj()], 1)
                 eigenvalues, steps = torch.cat([eigenvalues, eigenvalues.conj()]), steps.repeat(2)
         self.b, self.c, self.eigenvalues = (nn.Parameter(t.clone().resolve_conj()) for t in (b, c, eigenvalues))
         self.log_dt, self.skip = nn.Parameter(steps.clone()), nn.Parameter(like.skip.detach().clone())
-        self.out, self.read = like.out, 1 if both else 2
+        self.out, self.published = like.out, published
 
     def forward(self, x: Tensor) -> Tensor:
-        step = self.log_dt.exp()
-        a = torch.exp(self.eigenvalues * step)
+        a = torch.exp(self.eigenvalues * self.log_dt.exp())
         b = ((a - 1) / self.eigenvalues)[:, None] * self.b
-        inputs = torch.einsum("pd,btd->btp", b, x.to(b.dtype))
-        _, states = associative((a.expand_as(inputs), inputs))
-        y = self.read * torch.einsum("dp,btp->btd", self.c, states).real + self.skip * x
+        if self.published:
+            y = torch.vmap(lambda row: self.sequence(row, a, b))(x)
+        else:
+            inputs = torch.einsum("pd,btd->btp", b, x.to(b.dtype))
+            states = associative((a.expand_as(inputs), inputs), 1)[1]
+            y = 2 * torch.einsum("dp,btp->btd", self.c, states).real + self.skip * x
         y = F.gelu(y)
-        return y * torch.sigmoid(self.out(y))
+        return y if self.out is None else y * torch.sigmoid(self.out(y))
+
+    def sequence(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """One sequence (T, D)."""
+        inputs = torch.vmap(lambda u: b @ u)(x.to(b.dtype))
+        states = associative((a.tile(len(x), 1), inputs), 0)[1]
+        return torch.vmap(lambda h: (self.c @ h).real)(states) + self.skip * x
 
 
 class Products(nn.Module):
-    """The two maps and the gate's as real products."""
+    """The two maps, and the gate's, as real products."""
 
     def __init__(self, like: S5) -> None:
         super().__init__()
@@ -98,14 +108,14 @@ class Products(nn.Module):
         self.out = like.out
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.out(self.c(self.b(x)))
-        return y
+        y: Tensor = self.c(self.b(x))
+        return y if self.out is None else self.out(y)
 
 
 def made(name: str, layer: S5) -> nn.Module:
     if name == "products":
         return Products(layer)
-    return layer if name == "conca" else Published(layer, both=name == "both")
+    return layer if name == "conca" else Plain(layer, published=name == "published")
 
 
 def step(module: nn.Module, x: Tensor) -> None:
@@ -115,49 +125,59 @@ def step(module: nn.Module, x: Tensor) -> None:
     y.backward(torch.ones_like(y))
 
 
-def child(name: str, B: int, T: int) -> None:
+def child(name: str, gate: str, B: int, T: int) -> None:
     """One form: seconds of a step, and how far a step raises the peak of the process's memory."""
     torch.manual_seed(0)
-    module = made(name, S5(D, d_state=N))
+    module = made(name, S5(D, d_state=N, gate=gate))
     step(module, torch.randn(B, 64, D, requires_grad=True))  # what is loaded or compiled once does not count
     x = torch.randn(B, T, D, requires_grad=True)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step(module, x)
     peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    seconds = medians({name: lambda: step(module, x)}, 5 if name in ("plain", "both") else 15)[name]
+    seconds = medians({name: lambda: step(module, x)}, 5 if name in ("published", "plain") else 15)[name]
     print(json.dumps({"seconds": seconds, "MiB": peak}))
 
 
 def agreement() -> float:
-    """Largest difference of conca and both published outputs, relative to the largest output, in float64."""
+    """Largest difference of conca and both other outputs, relative to the largest output, in float64."""
     torch.manual_seed(0)
-    layer, x = S5(8, d_state=N).double(), torch.randn(1, 301, 8, dtype=torch.float64)
+    layer, x = S5(8, d_state=N).double(), torch.randn(2, 301, 8, dtype=torch.float64)
     with torch.no_grad():
         y = layer(x)[0]
-        other = [Published(layer, both=both)(x) for both in (False, True)]
+        other = [Plain(layer, published=published)(x) for published in (False, True)]
     return max(float((y - z).abs().max() / z.abs().max()) for z in other)
+
+
+def measured(gate: str, B: int, T: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds and MiB of each form."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in FORMS}
+    for _ in range(ROUNDS):
+        for name, runs in found.items():
+            command = [sys.executable, __file__, name, gate, str(B), str(T)]
+            out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            runs.append(json.loads(out.splitlines()[-1]))
+    seconds, memory = ({k: median(run[w] for run in runs) for k, runs in found.items()} for w in ("seconds", "MiB"))
+    return seconds, memory
 
 
 def main() -> None:
     rows = []
-    for B, T in SHAPES:
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in FORMS}
-        for _ in range(ROUNDS):
-            for name, runs in found.items():
-                command = [sys.executable, __file__, FORMS[name], str(B), str(T)]
-                out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                runs.append(json.loads(out.splitlines()[-1]))
-        seconds = {name: median(run["seconds"] for run in runs) for name, runs in found.items()}
-        memory = {name: median(run["MiB"] for run in runs) for name, runs in found.items()}
-        for name in FORMS:
-            times = seconds[name] / seconds["conca"], memory[name] / max(memory["conca"], 1e-3)
-            cells = f"{1e3 * seconds[name]:.1f}", f"{times[0]:.2f}", f"{memory[name]:.0f}", f"{times[1]:.2f}"
-            rows.append((f"({B}, {T})", name, *cells))
+    for gate in GATES:
+        for B, T in SHAPES:
+            seconds, memory = measured(gate, B, T)
+            for name in FORMS:
+                times = seconds[name] / seconds["conca"]
+                rows.append(
+                    (gate, f"({B}, {T})", name, f"{1e3 * seconds[name]:.1f}", f"{times:.2f}", f"{memory[name]:.0f}")
+                )
     title = f"S5 layer, forward and backward, d_model {D}, d_state {N}, float32"
-    note = f"Largest relative difference of the outputs in float64: {agreement():.0e}."
-    header = ("(B, T)", "form", "ms", "times conca", "peak memory of a step, MiB", "times conca")
+    note = (
+        "published: all modes, a vmap over steps and sequences. plain: half of the modes, whole batches. products: the matrix products of "
+        f"conca alone. Largest relative difference of the outputs in float64: {agreement():.0e}."
+    )
+    header = ("gate", "(B, T)", "form", "ms", "times conca", "peak memory of a step, MiB")
     record("s5_published", title, header, rows, note)
 
 
 if __name__ == "__main__":
-    child(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])) if len(sys.argv) > 1 else main()
+    child(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])) if len(sys.argv) > 1 else main()

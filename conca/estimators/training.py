@@ -27,14 +27,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Learnt", "learn"]
 
-TARGETS_OF_STRUCTURE = 2**11
-"""Targets that a piece is compared with, about, by a structural forecaster: it has few parameters, and forecasts cost it time."""
-PASSES_OF_STRUCTURE = 8
 PASSES, PASSES_OF_SEASONS = 4, 16
 """How often an epoch reads each row: of tables that their seasons say little about, and of others (`conca.data.anchor`), where little
 is left of the noise that a network would learn by heart, and what is left is fine detail."""
 STEPS = 10, 250
 """Steps of an epoch, at least and at most."""
+STEPS_OF_STRUCTURE = 40
+"""Of a structural forecaster: its few parameters need many steps, but no more of them where there are more rows."""
+TARGETS_OF_STRUCTURE = 2**11
+"""Targets that a piece is compared with, about, by a structural forecaster, whose forecasts take longer than its filter."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +93,15 @@ def learn(
     length = min(config.length, max(train))
     size = config.batch_size * config.members
     structural = network.config.structure is not None
-    options: dict[str, int] = {"most": TARGETS_OF_STRUCTURE * len(panel.schema.target)} if structural else {}
-    pieces = Pieces(
-        encoded, train, horizon=config.horizon, length=length, batch_size=size, seed=config.seed, **options
-    )
+    most = TARGETS_OF_STRUCTURE * len(panel.schema.target) if structural else None
+    pieces = Pieces(encoded, train, horizon=config.horizon, length=length, batch_size=size, seed=config.seed, most=most)
     checks: list[Batch] = []
     if after is None:
         checks = windows(encoded, train, known, horizon=config.horizon, length=length, batch_size=config.batch_size)
         checks = [batch for batch in checks if not bool(np.isnan(batch.future.numpy()).all())]
     passes = PASSES_OF_SEASONS if encoding.anchor.seasons else PASSES
-    passes = PASSES_OF_STRUCTURE if structural else passes
     steps = int(np.clip(passes * sum(train) / (length * config.batch_size), *STEPS))
+    steps = STEPS_OF_STRUCTURE if structural else steps
     recipe = recipe_of(config, after.recipe.steps if after else steps, after.trained.steps if after else None, minutes)
     folder.mkdir(exist_ok=True)
     trained = trainer()(network, pieces, checks, recipe, folder, progress=progress, resume=resume)

@@ -2,8 +2,8 @@
 
 Lanes run over channels, as in `conca.kernels.diagonal`, which explains tasks and blocks. The feedback s couples the modes, so going
 forward time is outermost, and the modes of a block with their factors stay in the first cache. With `saved` the state before each
-chunk is kept, and s at every step: once s is known the modes no longer wait for each other. Going backward one pass over a chunk,
-last step first, finds the gradient into s; a second takes the modes one by one, in registers, as the diagonal kernel does.
+chunk is kept, and s at every step. Going backward, a first pass over a chunk, last step first, finds the gradients into states and
+feedback; a second takes the modes one by one, which no longer wait for each other, and computes their states anew in registers.
 
 The first feedback stays in registers, those after it (rank above 1) in memory.
 """
@@ -126,16 +126,21 @@ def forward_tasks(
 
 
 @inlined
-def last_step_back(p: Any, k: int, K: int, N: int, R: int, g: Any, grown: Any, back: Any, s: int) -> None:
-    """The gradient into the last state of a piece: in `grown` what comes from later, and then all of it; into the feedback, in `back`."""
-    W = width(p)
+def last_step_back(
+    p: Any, k: int, K: int, N: int, R: int, g: Any, later: Any, i: int, live: bool, grown: Any, back: Any, s: int
+) -> None:
+    """Into `grown` the gradient into the last state of a piece, from g and, if `live`, from later on; into `back` the feedback's."""
+    W, zero = width(p), splat(p.dtype.type(0))
     for r in range(R):
         store(back, s + r * ROOM * W, splat(p.dtype.type(0)))
     for n in range(N):
         m, j = k + n * K, n * 2 * W
-        gr, gi = fma(g, load(p, m + 4 * W), load(grown, j)), fnma(g, load(p, m + 5 * W), load(grown, j + W))
-        store(grown, j, gr)
-        store(grown, j + W, gi)
+        tr, ti = zero, zero
+        if live:
+            tr, ti = load(later, i + j), load(later, i + j + W)
+        gr, gi = fma(g, load(p, m + 4 * W), tr), fnma(g, load(p, m + 5 * W), ti)
+        store(grown, s * N * 2 + j, gr)
+        store(grown, s * N * 2 + j + W, gi)
         for r in range(R):
             f, o = s + r * ROOM * W, m + (6 + 4 * r) * W
             store(back, f, fnma(load(p, o), gr, fnma(load(p, o + W), gi, load(back, f))))
@@ -153,15 +158,16 @@ def one_step_back(p: Any, k: int, K: int, N: int, R: int, g: Any, grown: Any, ba
         m, j = k + n * K, n * 2 * W
         ar, ai, _, _, cr, ci = six(p, m)
         pr, pi, qr, qi = four(p, m + 6 * W)
-        tr, ti = load(grown, j), load(grown, j + W)
+        after = (s + W) * N * 2 + j
+        tr, ti = load(grown, after), load(grown, after + W)
         gr = fma(g, cr, fma(first, qr, fma(ar, tr, mul(ai, ti))))
         gi = fnma(g, ci, fnma(first, qi, fnma(ai, tr, mul(ar, ti))))
         for r in range(1, R):
             more = load(back, s + (r * ROOM + 1) * W)
             gr = fma(more, load(p, m + (8 + 4 * r) * W), gr)
             gi = fnma(more, load(p, m + (9 + 4 * r) * W), gi)
-        store(grown, j, gr)
-        store(grown, j + W, gi)
+        store(grown, s * N * 2 + j, gr)
+        store(grown, s * N * 2 + j + W, gi)
         sr, si = fnma(pr, gr, sr), fnma(pi, gi, si)
         for r in range(1, R):
             f, o = s + r * ROOM * W, m + (6 + 4 * r) * W
@@ -173,39 +179,45 @@ def one_step_back(p: Any, k: int, K: int, N: int, R: int, g: Any, grown: Any, ba
 def feedback_back(
     p: Any, k: int, K: int, N: int, R: int, into: Any, cuts: Any, pieces: int, dh: Any, i: int, grown: Any, back: Any
 ) -> None:
-    """The gradient into the feedback at every step of a chunk, from that into the outputs and that into the last state."""
+    """The gradient into the states (in `grown`) and the feedback at every step of a chunk, from that into outputs and last state."""
     W = width(p)
-    for j in range(0, N * 2 * W, W):
-        store(grown, j, load(dh, i + j))
     for piece in range(pieces - 1, -1, -1):
         begin, end = cuts[piece] * W, cuts[piece + 1] * W
         if end > begin:
-            last_step_back(p, k, K, N, R, load(into, end - W), grown, back, end - W)
+            live = piece == pieces - 1
+            last_step_back(p, k, K, N, R, load(into, end - W), dh, i, live, grown, back, end - W)
         for s in range(end - 2 * W, begin - 1, -W):
             one_step_back(p, k, K, N, R, load(into, s), grown, back, s)
-        if piece > 0:
-            wipe(grown, 0, N * 2 * W)
 
 
 @inlined
-def states(
-    x: Any, into: Any, feed: Any, re: Any, im: Any, cuts: Any, pieces: int, p: Any, k: int, R: int, saved: Any, j: int,
-    dp: Any, m: int,
+def one_mode_back(
+    x: Any, into: Any, out: Any, feed: Any, back: Any, grown: Any, o: int, stride: int, cuts: Any, pieces: int, p: Any,
+    k: int, R: int, re: Any, im: Any, saved: Any, j: int, dp: Any, m: int,
 ) -> None:  # fmt: skip
-    """States of one mode before each step of a chunk, from the feedback, into re and im; the gradient to c."""
+    """One mode in one chunk, when the feedback and the gradients into it and into the states are known; re, im keep states for others."""
     W, zero = width(x), splat(x.dtype.type(0))
     ar, ai, br, bi, _, _ = six(p, k)
     pr, pi, _, _ = four(p, k + 6 * W)
-    dcr, dci = zero, zero
+    dar, dai, dbr, dbi, dcr, dci = zero, zero, zero, zero, zero, zero
+    dpr, dpi, dqr, dqi = zero, zero, zero, zero
     hr, hi = load(saved, j), load(saved, j + W)
     for piece in range(pieces):
         if piece > 0:
             hr, hi = zero, zero
-        for s in range(cuts[piece] * W, cuts[piece + 1] * W, W):
-            store(re, s, hr)
-            store(im, s, hi)
-            hr, hi = advance(ar, ai, br, bi, hr, hi, load(x, s))
-            first = load(feed, s)
+        for t in range(cuts[piece], cuts[piece + 1]):
+            s = t * W
+            v, first, sigma = load(x, s), load(feed, s), load(back, s)
+            gr, gi = load(grown, o + t * stride), load(grown, o + t * stride + W)
+            store(out, s, fma(gr, br, fma(gi, bi, load(out, s))))
+            dbr, dbi = fma(gr, v, dbr), fma(gi, v, dbi)
+            dar, dai = fma(gr, hr, fma(gi, hi, dar)), fma(gi, hr, fnma(gr, hi, dai))
+            dpr, dpi = fnma(gr, first, dpr), fnma(gi, first, dpi)
+            dqr, dqi = fma(sigma, hr, dqr), fnma(sigma, hi, dqi)
+            if R > 1:
+                store(re, s, hr)
+                store(im, s, hi)
+            hr, hi = advance(ar, ai, br, bi, hr, hi, v)
             hr, hi = fnma(pr, first, hr), fnma(pi, first, hi)
             for r in range(1, R):
                 more = load(feed, s + r * ROOM * W)
@@ -213,71 +225,45 @@ def states(
                 hi = fnma(load(p, k + (7 + 4 * r) * W), more, hi)
             g = load(into, s)
             dcr, dci = fma(g, hr, dcr), fnma(g, hi, dci)
-    accumulate(dp, m + 4 * W, dcr)
-    accumulate(dp, m + 5 * W, dci)
+    for i, d in enumerate((dar, dai, dbr, dbi, dcr, dci, dpr, dpi, dqr, dqi)):
+        accumulate(dp, m + i * W, d)
 
 
 @inlined
-def one_mode_back(
-    x: Any, into: Any, out: Any, feed: Any, back: Any, re: Any, im: Any, gre: Any, gim: Any, cuts: Any, pieces: int,
-    p: Any, k: int, R: int, dh: Any, i: int, dp: Any, m: int,
-) -> None:  # fmt: skip
-    """One mode in one chunk, back in time, when its states and the gradient into the feedback are known."""
-    W, zero = width(x), splat(x.dtype.type(0))
-    ar, ai, br, bi, cr, ci = six(p, k)
-    _, _, qr, qi = four(p, k + 6 * W)
-    dar, dai, dbr, dbi, dpr, dpi, dqr, dqi = zero, zero, zero, zero, zero, zero, zero, zero
-    tr, ti = load(dh, i), load(dh, i + W)
-    for piece in range(pieces - 1, -1, -1):
-        for s in range((cuts[piece + 1] - 1) * W, cuts[piece] * W - 1, -W):
-            v, g, hr, hi = load(x, s), load(into, s), load(re, s), load(im, s)
-            first, sigma = load(feed, s), load(back, s)
-            gr, gi = fma(g, cr, tr), fnma(g, ci, ti)
-            store(out, s, fma(gr, br, fma(gi, bi, load(out, s))))
-            dbr, dbi = fma(gr, v, dbr), fma(gi, v, dbi)
-            dar, dai = fma(gr, hr, fma(gi, hi, dar)), fma(gi, hr, fnma(gr, hi, dai))
-            dpr, dpi = fnma(gr, first, dpr), fnma(gi, first, dpi)
-            dqr, dqi = fma(sigma, hr, dqr), fnma(sigma, hi, dqi)
-            tr = fma(sigma, qr, fma(ar, gr, mul(ai, gi)))
-            ti = fnma(sigma, qi, fnma(ai, gr, mul(ar, gi)))
-            for r in range(1, R):
-                more = load(back, s + r * ROOM * W)
-                tr = fma(more, load(p, k + (8 + 4 * r) * W), tr)
-                ti = fnma(more, load(p, k + (9 + 4 * r) * W), ti)
-            if R > 1:
-                store(gre, s, gr)
-                store(gim, s, gi)
-        if piece > 0:
-            tr, ti = zero, zero
-    store(dh, i, tr)
-    store(dh, i + W, ti)
-    accumulate(dp, m, dar)
-    accumulate(dp, m + W, dai)
-    accumulate(dp, m + 2 * W, dbr)
-    accumulate(dp, m + 3 * W, dbi)
-    accumulate(dp, m + 6 * W, dpr)
-    accumulate(dp, m + 7 * W, dpi)
-    accumulate(dp, m + 8 * W, dqr)
-    accumulate(dp, m + 9 * W, dqi)
-
-
-@inlined
-def other_feedback(
-    feed: Any, back: Any, re: Any, im: Any, gre: Any, gim: Any, size: int, R: int, dp: Any, m: int
+def other_feedback_back(
+    feed: Any, back: Any, grown: Any, o: int, stride: int, size: int, R: int, re: Any, im: Any, dp: Any, m: int
 ) -> None:
     """Gradients to p and q of one mode, of the feedbacks after the first."""
     W, zero = width(feed), splat(feed.dtype.type(0))
     for r in range(1, R):
         dpr, dpi, dqr, dqi = zero, zero, zero, zero
-        for s in range(0, size * W, W):
+        for t in range(size):
+            s, j = t * W, o + t * stride
             value, sigma = load(feed, s + r * ROOM * W), load(back, s + r * ROOM * W)
-            dpr, dpi = fnma(load(gre, s), value, dpr), fnma(load(gim, s), value, dpi)
+            dpr, dpi = fnma(load(grown, j), value, dpr), fnma(load(grown, j + W), value, dpi)
             dqr, dqi = fma(sigma, load(re, s), dqr), fnma(sigma, load(im, s), dqi)
-        o = m + (6 + 4 * r) * W
-        accumulate(dp, o, dpr)
-        accumulate(dp, o + W, dpi)
-        accumulate(dp, o + 2 * W, dqr)
-        accumulate(dp, o + 3 * W, dqi)
+        for i, d in enumerate((dpr, dpi, dqr, dqi)):
+            accumulate(dp, m + (6 + 4 * r + i) * W, d)
+
+
+@inlined
+def first_state_back(
+    p: Any, k: int, K: int, N: int, R: int, grown: Any, back: Any, live: bool, dh: Any, i: int
+) -> None:
+    """The gradient into the state before a chunk, from that into its first state and feedback; 0 where a start lies between."""
+    W, zero = width(p), splat(p.dtype.type(0))
+    for n in range(N):
+        m, j = k + n * K, n * 2 * W
+        tr, ti = zero, zero
+        if live:
+            ar, ai, gr, gi = load(p, m), load(p, m + W), load(grown, j), load(grown, j + W)
+            tr, ti = fma(ar, gr, mul(ai, gi)), fnma(ai, gr, mul(ar, gi))
+            for r in range(R):
+                sigma = load(back, r * ROOM * W)
+                tr = fma(sigma, load(p, m + (8 + 4 * r) * W), tr)
+                ti = fnma(sigma, load(p, m + (9 + 4 * r) * W), ti)
+        store(dh, i + j, tr)
+        store(dh, i + j + W, ti)
 
 
 @compiled
@@ -291,8 +277,7 @@ def backward_tasks(
     blocks, chunks, K = -(-D // W), -(-T // CHUNK), (6 + 4 * R) * W
     x, into, out = scratch(CHUNK * W, du), scratch(CHUNK * W, du), scratch(CHUNK * W, du)
     re, im, cuts = scratch(CHUNK * W, du), scratch(CHUNK * W, du), np.empty(CHUNK + 2, np.int64)
-    gre, gim, grown = scratch(CHUNK * W, du), scratch(CHUNK * W, du), scratch(N * 2 * W, du)
-    feed, back = scratch(R * ROOM * W, du), scratch(R * ROOM * W, du)
+    feed, back, grown = scratch(R * ROOM * W, du), scratch(R * ROOM * W, du), scratch(CHUNK * N * 2 * W, du)
     for task in range(first, end):
         r, block = task // blocks, task % blocks
         e, lanes, length = block * W, min(W, D - block * W), lengths[r]
@@ -312,12 +297,29 @@ def backward_tasks(
             feedback_back(p, k, K, N, R, into, cuts, pieces, dh, task * N * 2 * W, grown, back)
             for n in range(N):
                 j, m = keep + (chunk * N + n) * 2 * W, (task * N + n) * K
-                states(x, into, feed, re, im, cuts, pieces, p, k + n * K, R, saved, j, dp, m)
                 one_mode_back(
-                    x, into, out, feed, back, re, im, gre, gim, cuts, pieces, p, k + n * K, R,
-                    dh, (task * N + n) * 2 * W, dp, m,
-                )  # fmt: skip
-                other_feedback(feed, back, re, im, gre, gim, size, R, dp, m)
+                    x,
+                    into,
+                    out,
+                    feed,
+                    back,
+                    grown,
+                    n * 2 * W,
+                    N * 2 * W,
+                    cuts,
+                    pieces,
+                    p,
+                    k + n * K,
+                    R,
+                    re,
+                    im,
+                    saved,
+                    j,
+                    dp,
+                    m,
+                )
+                other_feedback_back(feed, back, grown, n * 2 * W, N * 2 * W, size, R, re, im, dp, m)
+            first_state_back(p, k, K, N, R, grown, back, cuts[1] > 0, dh, task * N * 2 * W)
             for s in range(size):
                 store_first(du, (r * T + t0 + s) * D + e, load(out, s * W), lanes)
 

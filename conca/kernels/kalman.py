@@ -1,4 +1,4 @@
-"""Kernels of the log-likelihood of a Kalman filter that sees one number a sample, and of its gradient.
+"""Kernels of the log-likelihood of a Kalman filter that sees one number a sample, and of its gradient, in double precision.
 
 A task is one row of the batch. The covariance is updated in Joseph's form; its gradient is that of the plain difference P - p p' / F,
 which is the same function. Of the transition only what is not 0 is multiplied: structural models hold little else. Forward keeps
@@ -251,13 +251,13 @@ def backward(
     arrays = [array(t) for t in (g, y, T, z, Q, h, means, spreads, *found)]
     spread(lambda first, end: backward_tasks(*arrays, moved, c.shape[1] > 0, first, end), B, B * S * N * N * 12)
     gy, gT, gz, gQ, gh, gc, gm, gP = found
-    return gy, gT.sum(0), gz.sum(0), gQ.sum(0), gh.sum(0), gc if len(c) == B else gc.sum(0, keepdim=True), gm, gP
+    gc = gc if len(c) == B else gc.sum(0, keepdim=True)
+    return gy, gT.sum(0), gz.sum(0), gQ.sum(0), gh.sum(0), gc, gm, gP
 
 
 def warm() -> None:
-    """Compile both kernels in both precisions."""
-    for dtype in (torch.float32, torch.float64):
-        y, one = torch.zeros(1, 1, dtype=dtype), torch.ones(1, 1, dtype=dtype)
-        c, start = torch.zeros(1, 0, 1, dtype=dtype), (one[0][None], one[None])
-        _, means, spreads, _ = forward(y, one, one[0], one, one[0], c, *start, True)
-        backward(y, y, one, one[0], one, one[0], c, means, spreads, True)
+    """Compile both kernels."""
+    y, one = torch.zeros(1, 1, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
+    c = torch.zeros(1, 0, 1, dtype=torch.float64)
+    _, means, spreads, _ = forward(y, one, one[0], one, one[0], c, one, one[None], True)
+    backward(y, y, one, one[0], one, one[0], c, means, spreads, True)

@@ -28,7 +28,7 @@ __all__ = ["GaussianSystem"]
 class GaussianSystem(nn.Module):
     """A linear system, disturbed and seen through noise.
 
-    A weight that does not change, seen five times through noise of variance 4, once not at all:
+    A weight that does not change, looked at five times through noise of variance 4, once in vain:
 
     >>> still = LinearSystem.discrete(torch.eye(1).double(), torch.zeros(1, 0).double())
     >>> scales = GaussianSystem(still, state_noise=torch.zeros(1), observation_noise=torch.tensor([4.0]))
@@ -91,6 +91,10 @@ class GaussianSystem(nn.Module):
                 f"GaussianSystem: {len(tied)} noises enter {N} states through noise_input of shape "
                 f"{tuple(noise_input.shape)}, expected {(N, len(tied))}; without it there is one noise for each state"
             )
+        if tied.numel() and not 0 <= int(tied.min()) <= int(tied.max()) < len(log_state):
+            raise BadInput(
+                f"GaussianSystem: tied numbers {len(log_state)} variances, so it must hold 0 to {len(log_state) - 1}"
+            )
         if len(observation_axes) != O:
             raise BadInput(f"GaussianSystem: observation_noise has {len(observation_axes)} entries for {O} outputs")
         self.log_state_noise, self.log_observation_noise = nn.Parameter(log_state), nn.Parameter(log_observation)
@@ -102,7 +106,7 @@ class GaussianSystem(nn.Module):
             if isinstance(value, nn.Parameter):
                 self.register_parameter(name, value)
             else:
-                self.register_buffer(name, value)
+                self.register_buffer(name, value if value is None or name == "tied" else value.to(system.A.dtype))
 
     def init_state(self, batch: int) -> KalmanState:
         """What is believed of the first state of `batch` series: mean (B, N), covariance (B, N, N)."""

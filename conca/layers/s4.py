@@ -129,7 +129,11 @@ class S4(Mixer[S4State]):
 
     @torch.no_grad()
     def poles(self) -> Tensor:
-        """Eigenvalues of the whole A times the time scales, complex (D, N): time scales are -1 / Re, periods 2 pi / |Im|, in steps."""
+        """Eigenvalues of the whole A times the time scales, complex (D, N): time scales are -1 / Re, periods 2 pi / |Im|, in steps.
+
+        All N, conjugates too. Those of LegS are -1 .. -N; its eigenvectors are so nearly parallel that from N = 16 or so rounding
+        moves the fast ones, which fade first.
+        """
         eigenvalues = torch.complex(-self.log_decay.exp(), self.frequency).to(torch.complex128)
         p = torch.view_as_complex(self.p).to(torch.complex128)
         found = torch.linalg.eigvals(dense(eigenvalues, p, 2 * p.conj()))

@@ -151,9 +151,7 @@ class Tower(nn.Module):
         self, inputs: Tensor, codes: Tensor, state: tuple[State, ...], *, elapsed: Tensor | None = None
     ) -> tuple[Tensor, tuple[State, ...]]:
         """One row of each series, by the step of the layers: inputs (B, I), codes (B, C), elapsed (B,) give (B, D)."""
-        h, state = self.stack.step(
-            self.entered(inputs, codes), state, elapsed=elapsed if self.stack.timed else None
-        )
+        h, state = self.stack.step(self.entered(inputs, codes), state, elapsed=elapsed if self.stack.timed else None)
         return self.norm(h), state
 
     def entered(self, inputs: Tensor, codes: Tensor) -> Tensor:

@@ -37,11 +37,13 @@ from conca.types import BadInput, nearest
 __all__ = ["Structural", "Structure", "structure_options"]
 
 WORD = "kalman"
-OPTIONS = {"harmonics": 8}
-"""Harmonics of each season, at most; 0: no seasons."""
+OPTIONS = {"harmonics": 6}
+"""Waves of the day, or of what is the shortest season, at most; 0: no seasons."""
 MOST_HARMONICS = 100
-FEWER = {1: 0.5, 2: 0.25}
-"""Share of them that the second cycle gets, beside those of the first, and the third."""
+SHARES = 1.0, 1.5, 0.5
+"""How many the first cycle, the second and the third have, as a share of that."""
+NEAR = 10
+"""A cycle of at most so many shorter ones changes their course."""
 BLOCK = 2**22
 """Numbers of covariances that are kept at once."""
 RATE = 30.0
@@ -59,7 +61,7 @@ class Structure:
     turns       of each cycle of the calendar in a nominal step
     numbers     numeric covariates among the inputs of a row
     known_numbers, known_categories   places of those known in advance
-    harmonics   of each season, at most
+    harmonics   of the shortest cycle, at most (`SHARES` of it of the others)
     """
 
     turns: tuple[float, ...]
@@ -85,13 +87,28 @@ class Structure:
         """Cycle and harmonic of each wave, no two of them of one frequency, none too fast for the rows."""
         found: list[tuple[int, int]] = []
         for cycle, turn in enumerate(self.turns):
-            most, harmonic = math.ceil(self.harmonics * FEWER.get(cycle, 1.0)), 0
-            while sum(c == cycle for c, _ in found) < most and (harmonic + 1) * turn <= 0.5 + 1e-9:
-                harmonic += 1
-                each = [harmonic * turn / other for other in self.turns[:cycle]]
-                if all(abs(ratio - round(ratio)) > 1e-6 for ratio in each):
-                    found.append((cycle, harmonic))
+            others = self.turns[:cycle]
+            fit = [
+                k
+                for k in range(1, int((0.5 + 1e-9) / turn) + 1)
+                if all(abs(k * turn / other - round(k * turn / other)) > 1e-6 for other in others)
+            ]
+            ratio = others[-1] / turn if others else math.inf
+            fit.sort(key=lambda k: (rank(k, ratio), k))
+            most = math.ceil(self.harmonics * SHARES[cycle])
+            found += [(cycle, k) for k in sorted(fit[:most])]
         return found
+
+
+def rank(harmonic: int, ratio: float) -> float:
+    """What comes first among the harmonics of a cycle of `ratio` shorter ones.
+
+    Days of the week differ in their course: beside the slow waves there are those near the harmonics of the day.
+    """
+    if ratio > NEAR:
+        return harmonic
+    whole = round(harmonic / ratio)
+    return whole + abs(harmonic - whole * ratio)
 
 
 def structure_options(layers: str) -> dict[str, Any] | None:
@@ -134,7 +151,14 @@ class Structural(nn.Module):
     frequency: Tensor
 
     def __init__(
-        self, structure: Structure, *, targets: int, horizon: int, levels: Sequence[float], known: int, sizes: Sequence[int]
+        self,
+        structure: Structure,
+        *,
+        targets: int,
+        horizon: int,
+        levels: Sequence[float],
+        known: int,
+        sizes: Sequence[int],
     ) -> None:
         super().__init__()
         self.structure, self.targets, self.horizon, self.levels = structure, targets, horizon, tuple(levels)
@@ -180,7 +204,7 @@ class Structural(nn.Module):
         decay = self.decays()
         noise, shared = self.noises(decay)
         matrix = torch.diag_embed(noise)
-        both = torch.stack([torch.zeros_like(shared), shared, shared, torch.zeros_like(shared)], -1).unflatten(-1, (2, 2))
+        both = torch.stack([torch.zeros_like(shared), shared, shared, torch.zeros_like(shared)], -1).reshape(-1, 2, 2)
         matrix = matrix + nn.functional.pad(both, (0, self.size - 2, 0, self.size - 2))
         error = self.error.double().exp() + LEAST
         return DiagonalModel(*(part.repeat(rows, *[1] * (part.dim() - 1)) for part in (decay, matrix, error)))
@@ -276,7 +300,7 @@ class Structural(nn.Module):
                 rows=here,
             )
             parts.append(self.ahead(found.asked, turns).to(inputs.dtype))
-            belief = Belief(*(leaf.unflatten(0, (B, self.targets)) for leaf in found.last))
+            belief = Belief(*(leaf.reshape(B, self.targets, *leaf.shape[1:]) for leaf in found.last))
         return torch.cat(parts, 1), belief
 
     def step(
@@ -297,7 +321,7 @@ class Structural(nn.Module):
         decay = self.decays()
         noise, shared = self.noises(decay)
         pull = seen * (decay[:, None, None] ** steps[:, None])
-        mean, covariance = (leaf.unflatten(0, (B, K)) for leaf in belief)
+        mean, covariance = (leaf.reshape(B, K, *leaf.shape[1:]) for leaf in belief)
         centre = torch.matmul(pull, mean[..., None])[..., 0]
         variance = (torch.matmul(pull, covariance) * pull).sum(-1)
         gathered = noise[:, None] * spread_of(decay[:, None] ** 2, steps[:, None])
@@ -309,13 +333,13 @@ class Structural(nn.Module):
 
     def quantiles(self, h: Tensor, anchor: Tensor, known: Tensor | None = None) -> Tensor:
         """Normalised quantiles (..., H, K, Q) of Gaussians: h (..., H K 2), known (..., H, G); the anchor is not used."""
-        centre, deviation = h.unflatten(-1, (self.horizon, self.targets, 2)).unbind(-1)
+        centre, deviation = h.reshape(*h.shape[:-1], self.horizon, self.targets, 2).unbind(-1)
         if self.effect is not None:
             if known is None:
                 raise ValueError(f"the forecaster wants {self.effect.shape[1]} known numbers of every step ahead")
             centre = centre + known @ self.effect.mT.to(known.dtype)
-        levels = torch.special.ndtri(torch.tensor(self.levels, dtype=torch.float64)).to(h)
-        return centre[..., None] + deviation[..., None] * levels
+        levels: Tensor = torch.special.ndtri(torch.tensor(self.levels, dtype=torch.float64)).to(h)
+        return torch.addcmul(centre[..., None], deviation[..., None], levels)
 
     def log_likelihood(
         self,
@@ -331,4 +355,5 @@ class Structural(nn.Module):
         found, _ = self.read(inputs, codes, state, lengths=lengths, elapsed=elapsed, rows=none)
         seen = found.seen_BT
         each = torch.log(2 * math.pi * found.variance_BT) + found.innovation_BT**2 / found.variance_BT
-        return -0.5 * torch.where(seen, each, 0.0).sum(1).unflatten(0, (len(inputs), self.targets))
+        total: Tensor = torch.where(seen, each, 0.0).sum(1)
+        return -0.5 * total.reshape(len(inputs), self.targets)

@@ -6,7 +6,7 @@ K_l = c Abar^l Bbar. Its first L numbers are the inverse Fourier transform of wh
 takes at omega = exp(-2 i phi), phi = pi j / L. With h = dt / 2 it is, exactly and at every node,
   exp(i phi) c~ (i sin phi - cos phi h A)^-1 h B,
 a Cauchy sum over the modes of h lambda, and one step of Sherman and Morrison (Woodbury's formula) for every rank. At phi = pi / 2,
-the Nyquist frequency of an even L, where the usual node 2 (1 - omega) / (1 + omega) is infinite, it is i h c~ B / i: nothing special.
+the Nyquist frequency of an even L, where the usual node 2 (1 - omega) / (1 + omega) is infinite, it is h c~ B: no case of its own.
 
 Gu, Goel and Re, Efficiently Modeling Long Sequences with Structured State Spaces, 2022, appendix C; the scaling by cos phi is ours.
 """
@@ -62,7 +62,8 @@ def dplr_kernel(system: DPLR, b_MDN: Tensor, c_VDN: Tensor, length: int, *, trun
     """K[v, m, d, l] = Re(c_v Abar^l Bbar_m): (V, M, D, length) real, of the bilinear transform.
 
     b (M, D, N) and c (V, D, N) complex. With `truncated`, c is c~ = c (1 - Abar^length) already, as `truncate` gives it: then no dense
-    power is computed. Length 0 gives an empty kernel. Eigenvalues must have negative real parts.
+    power is computed. Length 0 gives an empty kernel. Eigenvalues need negative real parts, however small: on the imaginary axis one
+    may meet a node, as 0 does, and then nothing of the kernel is finite.
     Raises BadInput where the shapes do not fit.
     """
     _check(system, b_MDN, c_VDN)

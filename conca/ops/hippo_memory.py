@@ -139,7 +139,8 @@ def scaled_steps(A_NN: Tensor, B_N: Tensor, before: Tensor, passed: Tensor, meth
     Where nothing was read before, b is (1, 0, ...) and a is 0.
     """
     fresh = before == 0
-    begin, end = passed / torch.where(fresh, 1, before), passed / (before + passed)
+    begin = passed / torch.where(fresh, 1, before)
+    end = passed / torch.where(before + passed == 0, 1, before + passed)
     if method == "zoh":
         a, b = dense_zero_order_hold(A_NN, B_N[:, None], torch.log1p(begin))
     else:

@@ -192,7 +192,7 @@ class _Filter(Function):
         return tuple(results)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         innovation, variance, asked, last = gradients
         into = innovation, variance, _symmetric(asked), _symmetric(last)

@@ -1,7 +1,7 @@
 """The log-likelihood of each sample of a Kalman filter, by the loop of `kalman_pass` or, where it may, by a kernel.
 
-A kernel serves constant models that see one number a sample: those that are fitted most, over long series. Its derivative is a
-kernel too; a derivative of that derivative goes through the plain loop.
+A kernel serves constant models in double precision that see one number a sample: those that are fitted most, over long series. Its
+derivative is a kernel too; a derivative of that derivative goes through the plain loop.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def served(y_BTO: Tensor, model: GaussianModel, state: KalmanState) -> bool:
     return (
         model.design.shape[-2] == 1
         and y_BTO.numel() > 0
-        and y_BTO.dtype in (torch.float32, torch.float64)
+        and y_BTO.dtype == torch.float64
         and all(t.dtype == y_BTO.dtype and t.device == y_BTO.device for t in tensors)
         and all(matrix.dim() == 2 for matrix in model[:4])
         and not torch._C._are_functorch_transforms_active()

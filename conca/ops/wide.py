@@ -71,7 +71,7 @@ def wide_ssm_plain(
 
 def paired(v: Tensor) -> Tensor:
     """Real numbers (..., 2P) as complex ones (..., P)."""
-    return torch.view_as_complex(v.reshape(*v.shape[:-1], -1, 2))
+    return torch.view_as_complex(v.reshape(*v.shape[:-1], v.shape[-1] // 2, 2))
 
 
 class _Wide(Function):

@@ -28,7 +28,9 @@ def facts(forecaster: Forecaster) -> list[tuple[str, str]]:
     count = len(fitted.ends.keys)
     layers = f"{config.layers}, width {config.d_model}, {config.members} member{'s' * (config.members > 1)}"
     if network.config.structure is not None:
-        layers = f"{config.layers}: a structural state space, {cast(Structural, network.towers[0]).size} numbers a target"
+        layers = (
+            f"{config.layers}: a structural state space, {cast(Structural, network.towers[0]).size} numbers a target"
+        )
     return [
         ("forecasts", ", ".join(short(name) for name in schema.target)),
         ("steps ahead", f"{config.horizon}" + (f" ({span(config.horizon, grid)})" if grid.seconds else "")),

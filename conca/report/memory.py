@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from conca.data.grid import Grid
 from conca.infer.fitted import Fitted
 from conca.layers.lstm import LSTM
-from conca.report import response
+from conca.models.structural import Structural
+from conca.report import components, response
 from conca.report.drawing import COLOURS, SOFT, canvas, key, label, logarithmic, svg_of
 from conca.report.page import Chapter, Picture, Table
 from conca.report.words import aligned, number, span
@@ -108,6 +109,9 @@ def chapter(fitted: Fitted) -> Chapter:
     parts: list[str | Picture | Table] = [READING.format(seasons=SEASONS.format(rows=rows) if rows else "")]
     for target, name in enumerate(fitted.schema.target[:TARGETS]):
         parts.append(response.picture(response.response(fitted, target), name, grid, f"response-{target}"))
+    if isinstance(tower, Structural):
+        found = components.table(tower, fitted.schema.target, fitted.encoding.cycles)
+        return Chapter(TITLE, [*parts, components.READING, found])
     assert isinstance(tower.stack, nn.Module)
     if spaces := layers_of(tower.stack, StateSpace):
         parts += [SSM, *(impulses(layer, name, grid) for name, layer in spaces[:LAYERS])]

@@ -117,9 +117,7 @@ class ForecastLearner(LightningModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Count the errors of the averaged weights on a batch of windows."""
         network = cast(ForecastNetwork, self.averaged[0].module)
-        h, _ = network.read(
-            batch.inputs, batch.codes, lengths=batch.lengths, elapsed=batch.elapsed, rows=batch.rows
-        )
+        h, _ = network.read(batch.inputs, batch.codes, lengths=batch.lengths, elapsed=batch.elapsed, rows=batch.rows)
         quantiles = network(h, batch.anchor, batch.known)
         total, count = pinball(batch.future, quantiles, self.levels)
         error = (batch.future - quantiles[..., network.middle]).abs() * batch.unit[:, None, None]

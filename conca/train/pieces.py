@@ -18,7 +18,7 @@ __all__ = ["Batch", "Checks", "Pieces", "windows"]
 Integers = NDArray[np.int64]
 
 MOST = 2**15
-"""Targets that a piece is compared with, at most, unless it is said otherwise."""
+"""Targets that a piece is compared with, at most."""
 
 
 class Batch(NamedTuple):
@@ -85,11 +85,11 @@ class Shelf:
             )
         )
 
-    def gather(self, windows: Windows, horizon: int, offset: int = 0, most: int = MOST) -> Batch:
+    def gather(self, windows: Windows, horizon: int, offset: int = 0, most: int | None = None) -> Batch:
         """A batch. Where windows, horizon and targets are large, only every so many rows are forecast from."""
         lengths = windows.end - windows.begin
         longest, targets = int(lengths.max()), self.target.shape[1]
-        stride = max(1, longest * horizon * targets // most)
+        stride = max(1, longest * horizon * targets // (most or MOST))
         rows = np.arange(offset % stride, longest, stride)
         every = np.arange(longest)
         inside = every < lengths[:, None]
@@ -149,7 +149,7 @@ class Pieces(Dataset[Batch]):
         horizon: steps ahead.
         length, batch_size: rows of a piece, pieces of a batch.
         seed: of the draw.
-        most: targets that a piece is compared with, about: where it has more, every so many of its rows are forecast from.
+        most: targets that a piece is compared with, at most, about; None: `MOST`.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Pieces(Dataset[Batch]):
         length: int,
         batch_size: int,
         seed: int,
-        most: int = MOST,
+        most: int | None = None,
     ) -> None:
         self.shelf, self.train = Shelf(encoded), np.asarray(train, dtype=np.int64)
         self.horizon, self.length, self.batch_size, self.seed, self.most = horizon, length, batch_size, seed, most

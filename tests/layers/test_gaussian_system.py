@@ -242,6 +242,15 @@ def test_one_observation_and_none():
     assert system.log_likelihood(torch.tensor([[[5.0]]])).tolist() == [0], "it went into the unknown first state"
 
 
+def test_small_numbers_are_fitted_with_a_smaller_diffuse_variance():
+    y = 1e-3 * tensor(simulated(80))[None, :, None]
+    small, large = structural(seasonal=7, diffuse=1.0), structural(seasonal=7)
+    assert small.fit(y).converged
+    large.fit(1e3 * y)
+    for one, other in zip(small.variances().values(), large.variances().values()):
+        assert one == pytest.approx(1e-6 * other, rel=1e-2)
+
+
 def test_padding_is_not_read():
     system, series = structural(trend=True), tensor(simulated(20))[None, :, None]
     padded = torch.cat([series, torch.full((1, 5, 1), 7.0)], 1)
@@ -281,6 +290,7 @@ def test_impossible_parts_are_refused(options, message):
     [
         ({"state_noise": torch.ones(3)}, r"3 noises enter 2 states through noise_input of shape \(2, 2\)"),
         ({"observation_noise": torch.ones(2)}, "2 entries for 1 outputs"),
+        ({"tied": torch.tensor([0, 2])}, "must hold 0 to 1"),
         ({"state_noise": torch.tensor([[1.0, 0.0], [1.0, 1.0]])}, "symmetric"),
         ({"observation_noise": torch.tensor([[-1.0]])}, "negative variance"),
         ({"system": LinearSystem(torch.eye(2).expand(3, 2, 2), torch.ones(2, 1), torch.ones(1, 2))}, "A vary in time"),

@@ -91,25 +91,27 @@ def test_a_long_step_is_two_short_ones_under_held_input(measure):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("measure", ["legs", "legt"])
+@pytest.mark.parametrize("measure", ["legs", "legsd", "legt"])
 def test_a_step_of_no_duration_leaves_the_memory(measure, method):
     layer = HiPPO(3, d_state=6, measure=measure, method=method)
     _, state = layer(torch.randn(2, 5, 3))
     _, same = layer(torch.randn(2, 1, 3), state, elapsed=torch.zeros(2, 1))
     torch.testing.assert_close(same.m_BMN, state.m_BMN)
-    y, fresh = layer(torch.randn(2, 2, 3), elapsed=torch.zeros(2, 2))
-    assert torch.isfinite(y).all() and fresh.t_B.tolist() == [0, 0]
+    elapsed = torch.zeros(2, 2, requires_grad=True)
+    y, fresh = layer(torch.randn(2, 2, 3), elapsed=elapsed)
+    y.sum().backward()
+    assert torch.isfinite(y).all() and fresh.t_B.tolist() == [0, 0] and torch.isfinite(elapsed.grad).all()
 
 
-def test_gradients_reach_elapsed_and_the_time_read():
-    layer = HiPPO(2, d_state=3)
-    x = torch.randn(1, 3, 2)
-    h, m = torch.randn(1, 2), torch.randn(1, 1, 3)
-    inputs = [torch.rand(1, 3).add(0.5).requires_grad_(), torch.full((1,), 4.0, requires_grad=True)]
-    for measure, method in (("legs", "bilinear"), ("legs", "zoh"), ("legt", "zoh")):
-        layer = HiPPO(2, d_state=3, measure=measure, method=method)
-        run = lambda elapsed, t, layer=layer: layer(x, HiPPOState(h, m, t), elapsed=elapsed)[0]  # noqa: E731
-        assert torch.autograd.gradcheck(run, inputs)
+@pytest.mark.parametrize(
+    ("measure", "method"), [("legs", "bilinear"), ("legs", "zoh"), ("legsd", "zoh"), ("legt", "zoh")]
+)
+def test_gradients_reach_elapsed_and_the_time_read_of_each_row(measure, method):
+    """Rows of equal times too, which could share their matrices if nothing had to come back."""
+    layer = HiPPO(2, d_state=4, measure=measure, method=method)
+    x, h, m = torch.randn(2, 3, 2), torch.randn(2, 2), torch.randn(2, 1, 4)
+    inputs = [torch.tensor([[0.6, 1.0, 1.3]] * 2, requires_grad=True), torch.full((2,), 4.0, requires_grad=True)]
+    assert torch.autograd.gradcheck(lambda elapsed, t: layer(x, HiPPOState(h, m, t), elapsed=elapsed)[0], inputs)
 
 
 def test_there_is_no_longest_time():

@@ -12,8 +12,10 @@ from conca.ops.discretise import (
     bilinear,
     dense_generalised_bilinear,
     dense_zero_order_hold,
+    expm1,
     forward_euler,
     generalised_bilinear,
+    irregular,
     phi,
     zero_order_hold,
 )
@@ -53,6 +55,35 @@ def test_phi_under_transforms():
     leaf = z.requires_grad_()
     assert_close(torch.autograd.grad(fast(leaf), leaf)[0], slopes)
     torch._dynamo.reset()
+
+
+def test_the_exponential_less_one_is_exact_near_zero_and_elsewhere():
+    z = torch.cat([HARD, HARD.conj(), -HARD.abs(), torch.tensor([-0.5 + 1e-9j, -1e-9 + 700j, -900 + 3j])])
+    assert_close(expm1(z), torch.expm1(z), rtol=1e-12, atol=0)
+    assert_close(
+        expm1(z.to(torch.complex64)).to(z.dtype), torch.expm1(z.to(torch.complex64).to(z.dtype)), rtol=1e-6, atol=0
+    )
+    assert_close(expm1(HARD.real), torch.expm1(HARD.real))
+    leaf = z[:-2].clone().requires_grad_()
+    assert gradcheck(expm1, leaf)
+    assert gradgradcheck(expm1, leaf)
+    assert_close(torch.vmap(expm1)(z), expm1(z))
+
+
+@pytest.mark.parametrize(("transform", "method"), [("zoh", zero_order_hold), ("bilinear", bilinear)])
+@pytest.mark.parametrize("kind", [torch.float64, torch.complex128])
+def test_irregular_steps_are_those_of_the_transform(transform, method, kind):
+    poles = torch.tensor([-0.5 + 3j, -2.0, -1e-3 - 40j], dtype=torch.complex128)
+    poles = poles if kind.is_complex else poles.real
+    dt, elapsed = torch.tensor([0.1, 1e-3, 2.0]), torch.tensor([0.0, 1e-6, 0.3, 1.0, 17.0])[:, None]
+    leaves = [t.clone().requires_grad_() for t in (poles, dt, elapsed)]
+
+    def factors(poles, dt, elapsed):
+        a, factor, fixed = irregular(transform, poles, dt, elapsed)
+        return a, factor * fixed
+
+    assert_close(factors(*leaves), method(poles, dt * elapsed), atol=1e-13, rtol=1e-11)
+    assert gradcheck(factors, leaves)
 
 
 @pytest.mark.parametrize("method", METHODS)

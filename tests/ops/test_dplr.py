@@ -142,6 +142,14 @@ def test_first_and_second_derivatives(lengths, starts):
     assert gradgradcheck(door, args, fast_mode=True)
 
 
+@pytest.mark.parametrize("function", [dplr_ssm, dplr_ssm_chunked, dplr_ssm_convolution])
+def test_no_array_has_modes_and_time(function):
+    args, sizes = example(1, 1024, 2, 16, 1), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
+        function(*args)
+    assert max(sizes) <= 1024 * 16  # of which modes and time would be 2 * 16 * 1024
+
+
 def test_a_row_that_ends_early_is_a_shorter_row():
     args = example(3, 70, 5, 2, 1, grad=False)
     lengths = torch.tensor([0, 66, 13])
