@@ -50,7 +50,8 @@ def run(command: list[str]) -> int:
 
 
 def small(command: list[str]) -> list[str]:
-    options = [word for key, value in SMALL.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    given = {f"--{key.replace('_', '-')}": str(value) for key, value in SMALL.items()}
+    options = [word for name, value in given.items() if name not in command for word in (name, value)]
     return [*command, *options] if command[0] == "fit" else command
 
 

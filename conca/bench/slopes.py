@@ -26,7 +26,7 @@ WIDTH, STATE = 32, 32
 LENGTHS, LONG = {"attention": (512, 1024, 2048, 4096)}, (4096, 8192, 16384, 32768)
 SIZES, LARGE = {"attention": (32, 64, 128, 256), "LSSL": (32, 64, 128, 256)}, (64, 128, 256, 512)
 """What is measured: of some families, and of all others; large enough for work to outweigh the calls of its parts."""
-ROUNDS = 3
+ROUNDS = 2
 CLOSE = 0.5
 """How far a slope of measured times may lie from that of the theory, which holds for large numbers only."""
 

@@ -48,13 +48,13 @@ def hourly() -> pd.DataFrame:
 @cache
 def one() -> conca.Forecaster:
     table = pd.DataFrame({"time": HOURS, "load": simulated()})
-    model = conca.Forecaster(24, layers="kalman(harmonics=3)", length=256, epochs=3)
+    model = conca.Forecaster(24, layers="kalman(harmonics=3)", length=256, epochs=3, batch_size=6)
     return model.fit(table, target="load", time="time", refit=False, progress=False)
 
 
 @cache
 def many() -> conca.Forecaster:
-    model = conca.Forecaster(3, layers="kalman(harmonics=2)", length=128, epochs=2)
+    model = conca.Forecaster(3, layers="kalman(harmonics=2)", length=128, epochs=2, batch_size=6)
     roles = {"target": ["load", "flow"], "series": "site", "time": "time", "known": ["promotion", "kind"]}
     return model.fit(hourly(), **roles, refit=False, progress=False)
 

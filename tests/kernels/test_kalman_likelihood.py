@@ -114,6 +114,18 @@ def test_a_prediction_without_room_for_error_is_refused_in_the_same_words():
     assert str(error.value) == said[0]
 
 
+def test_a_lopsided_first_covariance_counts_as_its_symmetric_part_in_both_bodies():
+    y, (turn, design, q, h, _, mean, *_) = series(2, 6), parts(2, 6, 3)
+    model = GaussianModel(turn, design, q @ q.mT, h @ h.mT)
+    lopsided = (covariance(2, 3) + 0.1 * torch.randn(2, 3, 3)).requires_grad_()
+    got = log_likelihood(y, model, KalmanState(mean, lopsided))
+    assert_close(got, log_likelihood(y, model, KalmanState(mean, 0.5 * (lopsided + lopsided.mT))))
+    with plain_bodies():
+        want = log_likelihood(y, model, KalmanState(mean, lopsided))
+    assert_close(got, want)
+    assert_close(*(torch.autograd.grad(one.sum(), lopsided)[0] for one in (got, want)))
+
+
 def test_the_arguments_stay_as_they_were():
     y, leaves = series(2, 8), parts(2, 8, 3)
     before = [part.clone() for part in leaves]

@@ -8,6 +8,7 @@ from statsmodels.tsa.statespace.structural import UnobservedComponents
 import conca
 from conca import GaussianSystem, LinearSystem, structural
 from conca.layers import states
+from conca.layers.kalman_fit import rescale, shift
 from conca.ops.kalman import KalmanState
 from conca.types import BadInput
 
@@ -216,6 +217,18 @@ def test_a_fit_finds_what_a_series_was_made_with():
     assert fit.converged
     assert A.item() == pytest.approx(0.8, abs=0.03)
     assert system.variances()["state 0"] == pytest.approx(0.25, rel=0.2)
+
+
+def test_a_start_is_brought_to_the_scale_of_the_series_by_one_factor():
+    y, system = 1e3 * tensor(simulated(80))[None, :, None], structural(trend=True)
+    noises = system.log_state_noise, system.log_observation_noise
+    rescale(noises, lambda: system.log_likelihood(y).sum(), 78)
+    assert len(set(system.variances().values())) == 1, "all were 1 before"
+    best = float(system.log_likelihood(y).detach())
+    for factor in (0.98, 1.02):
+        shift(noises, factor)
+        assert float(system.log_likelihood(y).detach()) < best
+        shift(noises, 1 / factor)
 
 
 def test_a_fit_that_does_not_converge_says_so():

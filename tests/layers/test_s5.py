@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conca.layers.s4d import S4D
-from conca.layers.s5 import S5, Structure
+from conca.layers.s5 import S5, Structure, lecun
 from conca.models.stack import pattern
 from conca.ops.bodies import plain_bodies
 from conca.ops.discretise import dense_generalised_bilinear, dense_zero_order_hold
@@ -60,6 +60,16 @@ def test_it_starts_as_real_hippo_n_in_blocks_and_its_kernel_is_c_a_to_the_l_b(bl
     y = torch.stack([torch.einsum("kde,bke->bd", kernel[: t + 1].flip(0), x[:, : t + 1]) for t in range(T)], 1)
     assert_close(layer(x)[0], F.gelu(y + layer.skip * x), atol=1e-10, rtol=1e-8)
     assert_close(layer.kernel(T), kernel.diagonal(dim1=1, dim2=2).T, atol=1e-10, rtol=1e-8)
+
+
+def test_the_maps_are_real_matrices_in_the_coordinates_of_the_eigenvectors():
+    torch.manual_seed(7)
+    b, c = (t.detach() for t in S5(3, d_state=8).maps())
+    torch.manual_seed(7)
+    torch.rand(4)  # the time scales are drawn first
+    V, B, C = diagonal_plus_low_rank("legs", 8).vectors_NN, lecun(8, 3), lecun(3, 8)
+    assert_close(2 * (V @ b).real, B)
+    assert_close(2 * (c @ V.mH).real, C)
 
 
 def test_irregular_samples_are_a_dense_run_read_at_those_times():
