@@ -15,7 +15,6 @@ Laguerre and Fourier memories are of this form.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
@@ -24,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
+from conca.layers.time_scales import drawn
 from conca.ops.dense import dense_kernel, dense_ssm
 from conca.ops.discretise import dense_generalised_bilinear
 from conca.ops.doors import opened
@@ -86,16 +86,13 @@ class LSSL(Mixer[LSSLState]):
             raise ValueError(f"learn takes the letters a, b, c, t (time scales), got {learn!r}")
         if channels < 1 or d_state < 1:
             raise ValueError(f"d_state and channels must be at least 1, got {d_state} and {channels}")
-        if not 0 < dt[0] <= dt[1]:
-            raise ValueError(f"dt must be two positive bounds in order, got {dt}")
-        if not step_rescale > 0:
-            raise ValueError(f"step_rescale must be positive, got {step_rescale}")
         self.d_model, self.d_state, self.channels = d_model, d_state, channels
         self.learn, self.alpha, self.step_rescale = learn, alpha, step_rescale
         self._discrete: tuple[Tensor, Tensor, float, Tensor] | None = None
         matrix, inputs = transition(measure, d_state)
-        _stable(matrix, alpha, dt[1] * step_rescale)
         wide = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
+        log_dt = drawn(d_model, dt, step_rescale, device=device, dtype=wide)
+        _stable(matrix, alpha, dt[1] * step_rescale)
 
         def keep(name: str, value: Tensor, letter: str) -> None:
             value = value.to(device=device, dtype=wide)
@@ -110,7 +107,7 @@ class LSSL(Mixer[LSSLState]):
             keep("damp", damp, "a")
         else:
             keep("a", matrix, "a")
-        keep("log_dt", torch.empty(d_model, device=device, dtype=wide).uniform_(*map(math.log, dt)), "t")
+        keep("log_dt", log_dt, "t")
         keep("b", inputs.expand(d_model, -1).clone(), "b")
         keep("c", torch.randn(d_model, channels, d_state, device=device, dtype=wide), "c")
         self.skip = nn.Parameter(torch.randn(d_model, channels, device=device, dtype=wide))

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
+from conca.layers.time_scales import drawn
 from conca.ops.dplr import dplr_generalised_bilinear, dplr_ssm, dplr_step
 from conca.ops.dplr_kernel import DPLR, dense, dplr_kernel
 from conca.ops.hippo_forms import diagonal_plus_low_rank
@@ -77,10 +78,6 @@ class S4(Mixer[S4State]):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if not 0 < dt[0] <= dt[1]:
-            raise ValueError(f"dt must be two positive bounds in order, got {dt}")
-        if not step_rescale > 0:
-            raise ValueError(f"step_rescale must be positive, got {step_rescale}")
         if copies < 1 or d_model % copies:
             raise ValueError(f"copies must divide the {d_model} channels, got {copies}")
         self.d_model, self.d_state, self.copies = d_model, d_state, copies
@@ -93,7 +90,7 @@ class S4(Mixer[S4State]):
             return nn.Parameter(value.to(device=device, dtype=wide).clone())
 
         shared = (copies, d_state // 2)
-        self.log_dt = nn.Parameter(torch.empty(d_model, device=device, dtype=wide).uniform_(*map(math.log, dt)))
+        self.log_dt = nn.Parameter(drawn(d_model, dt, step_rescale, device=device, dtype=wide))
         self.log_decay = parameter((-form.eigenvalues_N.real).clamp(min=FLOOR).log().expand(shared))
         self.frequency = parameter(form.eigenvalues_N.imag.expand(shared))
         self.p = parameter(form.p_RN[:, None].expand(-1, *shared))

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
+from conca.layers.time_scales import drawn
 from conca.ops.diagonal import diagonal_ssm
 from conca.ops.discretise import bilinear, irregular, zero_order_hold
 from conca.ops.scan import scan
@@ -75,10 +76,6 @@ class S4D(Mixer[S4DState]):
         super().__init__()
         if transform not in TRANSFORMS:
             raise ValueError(f"unknown transform {transform!r}; {nearest(transform, TRANSFORMS)}")
-        if not 0 < dt[0] <= dt[1]:
-            raise ValueError(f"dt must be two positive bounds in order, got {dt}")
-        if not step_rescale > 0:
-            raise ValueError(f"step_rescale must be positive, got {step_rescale}")
         if d_state < 2 or d_state % 2:
             raise ValueError(f"d_state must be even and at least 2, got {d_state}")
         self.d_model, self.d_state, self.init = d_model, d_state, init
@@ -90,7 +87,7 @@ class S4D(Mixer[S4DState]):
         def parameter(value: Tensor) -> nn.Parameter:
             return nn.Parameter(value.to(device=device, dtype=wide).expand(d_model, *value.shape).clone())
 
-        self.log_dt = nn.Parameter(torch.empty(d_model, device=device, dtype=wide).uniform_(*map(math.log, dt)))
+        self.log_dt = nn.Parameter(drawn(d_model, dt, step_rescale, device=device, dtype=wide))
         self.log_decay = parameter((-eigenvalues.real).log())
         self.frequency = parameter(eigenvalues.imag) if pairs else None
         self.b = parameter(torch.stack([inputs, torch.zeros_like(inputs)], -1) if pairs else inputs)

@@ -14,7 +14,6 @@ The maps are single real matrix products over all steps. Irregular steps change 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -24,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
+from conca.layers.time_scales import drawn
 from conca.ops.diagonal import diagonal_ssm
 from conca.ops.discretise import bilinear, irregular, zero_order_hold
 from conca.ops.hippo_forms import diagonal_plus_low_rank
@@ -126,18 +126,16 @@ class S5(Mixer[S5State]):
         structure = structure if isinstance(structure, Structure) else Structure.of(structure)
         if d_state < 1 or d_state % (2 * structure.blocks):
             raise ValueError(f"d_state {d_state} is not made of {structure.blocks} even parts")
-        if not 0 < dt[0] <= dt[1]:
-            raise ValueError(f"dt must be two positive bounds in order, got {dt}")
-        if not step_rescale > 0:
-            raise ValueError(f"step_rescale must be positive, got {step_rescale}")
         self.d_model, self.d_state, self.structure = d_model, d_state, structure
         self.gate, self.transform, self.step_rescale = gate, transform, step_rescale
         wide = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
-        self._start(dt, {"device": device, "dtype": wide})
+        to = {"device": device, "dtype": wide}
+        self.log_dt = nn.Parameter(drawn(d_state // 2, dt, step_rescale, **to))
+        self._start(to)
         self.dropout = nn.Dropout(dropout)
         self.out = nn.Linear(d_model, GATES[gate] * d_model, device=device, dtype=dtype) if GATES[gate] else None
 
-    def _start(self, dt: tuple[float, float], to: dict[str, Any]) -> None:
+    def _start(self, to: dict[str, Any]) -> None:
         """The parameters of the state space: HiPPO-N, and maps drawn in its real coordinates."""
         D, N, blocks, rank = self.d_model, self.d_state, self.structure.blocks, self.structure.rank
         form = diagonal_plus_low_rank("legs", N // blocks)
@@ -147,7 +145,6 @@ class S5(Mixer[S5State]):
         def pairs(value: Tensor) -> nn.Parameter:
             return nn.Parameter(torch.view_as_real(value.resolve_conj()).to(**to))
 
-        self.log_dt = nn.Parameter(torch.empty(N // 2, **to).uniform_(*map(math.log, dt)))
         self.log_decay = nn.Parameter((-eigenvalues.real).log().to(**to))
         self.frequency = nn.Parameter(eigenvalues.imag.to(**to))
         if rank is None:

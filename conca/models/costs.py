@@ -45,7 +45,7 @@ def parameters(module: nn.Module) -> int:
 def costs(network: ForecastNetwork) -> list[Cost]:
     """Every layer of a member, entry and head, and all members together."""
     found = [*layers(cast("Tower | Structural", network.towers[0]))]
-    members, width = len(network.towers), network.config.d_model
+    members, width = len(network.towers), found[0].width
     numbers = [
         members * sum(getattr(cost, name) for cost in found)
         for name in ("parameters", "state", "multiply_adds", "read")

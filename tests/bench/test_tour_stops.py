@@ -63,7 +63,11 @@ def test_a_tolerance_is_small_beside_what_it_judges(stops):
             rounded = (
                 5e-4 if claim.text.startswith("probability") else 1e-9
             )  # the theory gives them to a tenth of a percent
-            assert claim.tolerance <= max(rounded, 0.05 * abs(claim.expected)) or "beta small" in claim.text or timed(claim)
+            assert (
+                claim.tolerance <= max(rounded, 0.05 * abs(claim.expected))
+                or "beta small" in claim.text
+                or timed(claim)
+            )
 
 
 def timed(claim):

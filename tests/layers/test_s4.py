@@ -1,7 +1,5 @@
 """S4: dense powers and the generating function say the same, limits, sampling rates, stability."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F

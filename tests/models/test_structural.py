@@ -12,7 +12,6 @@ from conca.models.forecast import ForecastNetwork, NetworkConfig
 from conca.models.structural import Structural, Structure, structure_options
 from conca.ops.bodies import plain_bodies, watched
 from conca.ops.kalman import GaussianModel, KalmanState, kalman_filter
-from conca.ops.kalman_diagonal import Belief, DiagonalModel, diagonal_filter, spread_of
 from conca.types import BadInput
 
 DAY = 1 / 24
@@ -139,57 +138,6 @@ def test_padding_is_not_read():
             assert_close(h[row : row + 1, :length], alone)
             for leaf, wanted in zip(state, own):
                 assert_close(leaf[row : row + 1], wanted)
-
-
-@pytest.mark.parametrize("uneven", [False, True])
-@pytest.mark.parametrize("ragged", [False, True])
-def test_kernel_and_plain_body_agree_with_their_gradients(uneven, ragged):
-    B, T, N = 3, 70, 5
-    decay = torch.rand(B, N) * 0.5 + 0.5
-    decay[:, :2] = 1
-    root, start, error = torch.randn(B, N, N) * 0.3, torch.randn(B, N, N), torch.rand(B) + 0.1
-    y, design, mean = torch.randn(B, T), torch.randn(B, T, N), torch.randn(B, N)
-    y[torch.rand(B, T) < 0.2] = math.nan
-    leaves = [t.requires_grad_() for t in (decay, root, start, error, y, design, mean)]
-    options = {
-        "elapsed": torch.rand(B, T) * 3 if uneven else None,
-        "lengths": torch.tensor([T, 0, 37]) if ragged else None,
-        "rows": torch.arange(1, T, 3),
-    }
-    weights = None
-
-    def run():
-        nonlocal weights
-        model, belief = DiagonalModel(decay, root @ root.mT, error), Belief(mean, start @ start.mT)
-        found = diagonal_filter(y, design, model, belief, **options)
-        results = found.innovation_BT, found.variance_BT, *found.asked, *found.last
-        weights = weights or [torch.randn_like(part) for part in results]
-        return results, torch.autograd.grad(sum((w * part).sum() for w, part in zip(weights, results)), leaves)
-
-    with watched() as seen:
-        fast, slopes = run()
-    assert seen == {"diagonal_filter", "diagonal_filter_backward"}
-    with plain_bodies():
-        plain, wanted = run()
-    for one, other in zip((*fast, *slopes), (*plain, *wanted)):
-        assert_close(one, other)
-
-
-def test_gradients_are_those_of_differences():
-    y, design = torch.randn(2, 5), torch.randn(2, 5, 3)
-    y[0, 2] = math.nan
-
-    def likelihood(decay, root, error, mean):
-        model = DiagonalModel(decay, root @ root.mT, error)
-        found = diagonal_filter(y, design, model, Belief(mean, torch.eye(3).expand(2, -1, -1)))
-        return (found.innovation_BT**2 / found.variance_BT + found.variance_BT.log()).sum() + found.last.mean_BN.sum()
-
-    leaves = torch.rand(2, 3) * 0.3 + 0.6, torch.randn(2, 3, 3), torch.rand(2) + 0.5, torch.randn(2, 3)
-    assert torch.autograd.gradcheck(likelihood, [t.requires_grad_() for t in leaves])
-
-
-def test_noise_gathers():
-    assert_close(spread_of(torch.tensor([1.0, 0.5]), torch.tensor(3.0)), torch.tensor([3.0, 1.75]))
 
 
 def test_what_is_known_in_advance_is_taken_off_and_put_back():

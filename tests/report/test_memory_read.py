@@ -8,10 +8,11 @@ import torch
 from conca import LSTM, S4D, Attention
 from conca.data.grid import DAY, Grid, ticks
 from conca.estimators.forecaster import Forecaster
+from conca.layers import families
 from conca.layers.states import size_in_bytes
 from conca.models.costs import costs
 from conca.report.holds import grown
-from conca.report.memory import forget_times, kernel, layers_of, periods, time_scales
+from conca.report.memory import StateSpace, forget_times, impulses, kernel, layers_of, periods, time_scales
 from conca.report.response import Response, reach, response, standing, times_until, tried
 
 SMALL = {"horizon": 6, "d_model": 8, "members": 2, "epochs": 1, "length": 48, "batch_size": 4}
@@ -47,6 +48,30 @@ def test_a_kernel_is_what_the_layer_answers_to_an_impulse(init):
             h = torch.view_as_complex(state.h_BDN2)[0, channel]
             heard.append(2 * float((torch.view_as_complex(layer.c)[channel] * h).sum().real))
         np.testing.assert_allclose(kernel(layer, [channel], rows)[0], heard, atol=1e-12)
+
+
+SPACES = [name for name, cls in families().items() if isinstance(cls.samples()[0], StateSpace)]
+
+
+def test_the_state_spaces_are_found_by_what_they_offer():
+    assert {"s4", "s4d", "s5", "lssl"} <= set(SPACES)
+    assert not isinstance(LSTM(2), StateSpace)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", SPACES)
+def test_what_is_read_of_a_state_space_is_what_it_does(name):
+    layer = families()[name](4, d_state=8)
+    scales, turns = time_scales(layer), periods(layer)
+    assert scales.shape == turns.shape and scales.shape[0] in (1, 4) and (scales > 0).all() and (turns > 0).all()
+    line = kernel(layer, [0, 3], 600)
+    assert line.shape == (2, 600) and np.isfinite(line).all()
+    for channel in (0, 3):
+        late = int(5 * scales[channel % len(scales)].max()) + 1
+        row = np.abs(kernel(layer, [channel], 2 * late)[0])
+        assert row[late:].max() < 0.05 * row[:late].max(), "after five of the slowest time scales little is left"
+    drawn = impulses(layer, "layer 1", Grid())
+    assert "<svg" in drawn.svg and "channels" in drawn.caption
 
 
 def test_after_a_time_scale_e_to_the_minus_one_is_left():

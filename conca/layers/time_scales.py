@@ -1,0 +1,24 @@
+"""Time scales of state spaces: how long a step lasts for each memory, drawn when a layer is built."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["drawn"]
+
+
+def drawn(size: int, dt: tuple[float, float], step_rescale: float, **to: Any) -> Tensor:
+    """log dt (size,), uniform between the logarithms of two bounds; `to` has device and dtype.
+
+    Raises:
+        ValueError: for bounds that are not two positive numbers in order, and a `step_rescale` that is not positive.
+    """
+    if not (isinstance(dt, tuple | list) and len(dt) == 2 and 0 < dt[0] <= dt[1] < math.inf):
+        raise ValueError(f"dt must be two positive bounds in order, got {dt}")
+    if not 0 < step_rescale < math.inf:
+        raise ValueError(f"step_rescale must be positive, got {step_rescale}")
+    return torch.empty(size, **to).uniform_(math.log(dt[0]), math.log(dt[1]))
