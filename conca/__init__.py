@@ -41,12 +41,15 @@ if TYPE_CHECKING:
     from conca.layers.attention import Attention
     from conca.layers.bidirectional import Bidirectional, BidirectionalBlock
     from conca.layers.gated_mlp import GatedMLP
+    from conca.layers.hippo import HiPPO
     from conca.layers.kalman import GaussianSystem
     from conca.layers.linear_system import LinearSystem
     from conca.layers.lssl import LSSL
     from conca.layers.lstm import LSTM
     from conca.layers.mixer import Mixer, Output
+    from conca.layers.s4 import S4
     from conca.layers.s4d import S4D
+    from conca.layers.s5 import S5
     from conca.layers.short_conv import ShortConv
     from conca.layers.structural import structural
     from conca.models.stack import Block, Stack, pattern
@@ -62,7 +65,9 @@ __version__ = "0.1.0"
 __all__ = [
     "LSSL",
     "LSTM",
+    "S4",
     "S4D",
+    "S5",
     "Attention",
     "BadInput",
     "Bidirectional",
@@ -75,6 +80,7 @@ __all__ = [
     "GatedMLP",
     "Gaussian",
     "GaussianSystem",
+    "HiPPO",
     "Hopfield",
     "LinearSystem",
     "Mixer",
@@ -95,6 +101,9 @@ __all__ = [
 ]
 
 _WHERE = {
+    "S4": "conca.layers.s4",
+    "S5": "conca.layers.s5",
+    "HiPPO": "conca.layers.hippo",
     "S4D": "conca.layers.s4d",
     "LSSL": "conca.layers.lssl",
     "Bidirectional": "conca.layers.bidirectional",

@@ -88,9 +88,6 @@ class Attention(Mixer[Cache]):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (("n_heads", n_heads), ("d_head", d_head), ("window", window)):
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name} must be a whole number from 1 on, got {value}")
         if d_head is None and d_model % n_heads:
             raise ValueError(f"n_heads={n_heads} does not divide d_model={d_model}; give d_head")
         self.d_model, self.n_heads, self.window, self.rope_base = d_model, n_heads, window, rope_base

@@ -33,7 +33,7 @@ class Bidirectional(nn.Module):
         merge: "cat" puts the two outputs side by side, as PyTorch's recurrent networks do, and maps the 2 D numbers back to D;
             "sum" adds them, without parameters.
         bias: of that map.
-        device, dtype: of that map; it stands where `ahead` does.
+        device, dtype: of that map; by default those of `ahead`.
 
     Raises:
         ValueError: for mixers of different width, or an unknown `merge`.
@@ -61,8 +61,9 @@ class Bidirectional(nn.Module):
         self.ahead, self.back = ahead, back
         self.out = None
         if merge == "cat":
+            like = _like(ahead)
             self.out = nn.Linear(
-                2 * self.d_model, self.d_model, bias=bias, device=device or _device(ahead), dtype=dtype
+                2 * self.d_model, self.d_model, bias=bias, device=device or like.device, dtype=dtype or like.dtype
             )
 
     @classmethod
@@ -110,6 +111,9 @@ class Bidirectional(nn.Module):
 
     def _check(self, x: Tensor, lengths: Tensor | None, starts: Tensor | None, elapsed: Tensor | None) -> None:
         """What has to hold before anything is reversed; the mixers check the rest."""
+        for word, tensor in (("x", x), ("lengths", lengths), ("starts", starts), ("elapsed", elapsed)):
+            if tensor is not None and not isinstance(tensor, Tensor):
+                raise ValueError(f"Bidirectional: {word} must be a tensor, got {type(tensor).__name__}")
         if x.dim() != 3 or x.shape[2] != self.d_model:
             raise ValueError(f"Bidirectional: expected x of shape (batch, time, {self.d_model}), got {tuple(x.shape)}")
         if elapsed is not None and not self.timed:
@@ -131,12 +135,17 @@ class BidirectionalBlock(nn.Module):
     Args:
         inner: the bidirectional layer.
         dropout: on what it adds.
+
+    Raises:
+        ValueError: for anything else than a bidirectional layer.
     """
 
     def __init__(self, inner: Bidirectional, *, dropout: float = 0.0) -> None:
         super().__init__()
+        if not isinstance(inner, Bidirectional):
+            raise ValueError(f"BidirectionalBlock takes a Bidirectional, and {type(inner).__name__} is none")
         self.d_model = inner.d_model
-        self.norm = nn.RMSNorm(inner.d_model, eps=1e-6, device=_device(inner))
+        self.norm = nn.RMSNorm(inner.d_model, eps=1e-6, device=_like(inner).device)
         self.inner = inner
         self.dropout = nn.Dropout(dropout)
 
@@ -177,7 +186,10 @@ def _taken(x_BTD: Tensor, index_BT: Tensor) -> Tensor:
     return x_BTD.gather(1, index_BT[..., None].expand_as(x_BTD))
 
 
-def _device(module: nn.Module) -> torch.device | None:
-    """Where the parameters of a module are."""
-    example = next(module.parameters(), None)
-    return None if example is None else example.device
+def _like(module: nn.Module) -> Tensor:
+    """A tensor of the device and the type of a module's parameters; of those that are narrowest, since recurrences stay wide."""
+    return min(
+        (p.detach() for p in module.parameters() if p.is_floating_point()),
+        key=Tensor.element_size,
+        default=torch.empty(0),
+    )

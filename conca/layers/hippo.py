@@ -86,8 +86,8 @@ class HiPPO(Mixer[HiPPOState]):
         for word, value, known in (("measure", measure, MEASURES), ("method", method, METHODS)):
             if value not in known:
                 raise ValueError(f"unknown {word} {value!r}; {nearest(value, known)}")
-        if channels < 1 or (dt is not None and not dt > 0):
-            raise ValueError(f"channels and dt must be positive, got {channels} and {dt}")
+        if dt is not None and not dt > 0:
+            raise ValueError(f"dt must be positive, got {dt}")
         self.A_NN, self.B_N = transition(measure, d_state)
         self.d_model, self.d_state, self.channels = d_model, d_state, channels
         self.measure, self.method = measure, method
@@ -127,19 +127,24 @@ class HiPPO(Mixer[HiPPOState]):
         self, x: Tensor, state: HiPPOState, *, lengths: Tensor | None, starts: Tensor | None, elapsed: Tensor | None
     ) -> tuple[Tensor, HiPPOState]:
         """The loop over steps; all that reads x alone is one product before it."""
-        h, m, _ = state
+        own = self.channels, self.d_state
+        if state.m_BMN.shape[1:] != own:
+            raise ValueError(
+                f"HiPPO: expected a memory of shape (batch, {own[0]}, {own[1]}), got {tuple(state.m_BMN.shape)}"
+            )
+        h, m, read = (leaf.to(self.again.weight.dtype) for leaf in state)
         outputs = []
         with torch.autocast(x.device.type, enabled=False):
             fed, inner = self.read(x.to(h.dtype)).split([self.channels, 2 * self.d_model], -1)
             passed = h.new_ones(x.shape[:2]) if elapsed is None else elapsed.to(h.dtype)
-            before = state.t_B[:, None] + passed.cumsum(1) - passed
+            before = read[:, None] + passed.cumsum(1) - passed
             update = self.updates(before, passed, even=elapsed is None)
             for t, (fed_BM, inner_BD) in enumerate(zip(fed.unbind(1), inner.unbind(1), strict=True)):
                 m = update(m, fed_BM + self.again(h), t)
                 gate, new = (inner_BD + self.recall(m.flatten(1))).chunk(2, -1)
                 h = torch.lerp(h, torch.tanh(new), torch.sigmoid(gate))
                 outputs.append(h)
-        return torch.stack(outputs, 1).to(x.dtype), HiPPOState(h, m, state.t_B + passed.sum(1))
+        return torch.stack(outputs, 1).to(x.dtype), HiPPOState(h, m, read + passed.sum(1))
 
     def updates(self, before: Tensor, passed: Tensor, *, even: bool) -> Callable[[Tensor, Tensor, int], Tensor]:
         """The update of the memory at step t, as a function of m (B, M, N), its input (B, M) and t.

@@ -84,8 +84,6 @@ class LSSL(Mixer[LSSLState]):
         super().__init__()
         if set(learn) - set(LEARNABLE):
             raise ValueError(f"learn takes the letters a, b, c, t (time scales), got {learn!r}")
-        if channels < 1 or d_state < 1:
-            raise ValueError(f"d_state and channels must be at least 1, got {d_state} and {channels}")
         self.d_model, self.d_state, self.channels = d_model, d_state, channels
         self.learn, self.alpha, self.step_rescale = learn, alpha, step_rescale
         self._discrete: tuple[Tensor, Tensor, float, Tensor] | None = None
@@ -191,7 +189,7 @@ class LSSL(Mixer[LSSLState]):
             raise ValueError(
                 f"LSSL: expected a state of shape (batch, {own[0]}, {own[1]}), got {tuple(state.h_BDN.shape)}"
             )
-        return state.h_BDN
+        return state.h_BDN.to(self.log_dt.dtype)
 
     def _mixed(self, y_BTDM: Tensor, u: Tensor, dtype: torch.dtype) -> Tensor:
         y = y_BTDM + self.skip * u[..., None]

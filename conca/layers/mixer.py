@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from conca.layers.rows import inside, segments, stairs
-from conca.layers.states import batch_of, tree_map, where
+from conca.layers.states import batch_of, leaves, tree_map, where
 from conca.types import S, State, nearest
 
 __all__ = ["Mixer", "Output", "Role", "Work"]
@@ -27,6 +29,12 @@ FOREIGN = {
     "sliding_window": "window", "window_size": "window", "attention_dropout": "dropout", "attn_dropout": "dropout",
     "dropout_p": "dropout", "use_bias": "bias", "qkv_bias": "bias",
 }  # fmt: skip
+
+
+_kinds: WeakKeyDictionary[nn.Module, type[Any]] = WeakKeyDictionary()
+
+WHOLE = "d_model", "d_state", "d_conv", "n_heads", "d_head", "n_groups", "window", "channels", "copies"
+"""Options that are whole numbers from 1 on, or None."""
 
 
 class Role(NamedTuple):
@@ -68,8 +76,11 @@ class Mixer(nn.Module, Generic[S]):
     convolves: bool = False
     """`parallel` is a convolution: later inputs may move the rounding of earlier outputs, and nothing more."""
 
-    def __new__(cls, *_: Any, **options: Any) -> Self:
+    def __new__(cls, *first: Any, **options: Any) -> Self:
         known = inspect.signature(cls.__init__).parameters
+        for name, value in (*zip([*known][1:2], first), *options.items()):
+            if name in WHOLE and value is not None and not _whole(value):
+                raise ValueError(f"{cls.__name__}: {name} must be a whole number from 1 on, got {value!r}")
         if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
             for name in options:
                 if name not in known:
@@ -247,12 +258,7 @@ class Mixer(nn.Module, Generic[S]):
                 raise ValueError(f"{name}: expected {word} of shape {tuple(shape)}, got {tuple(tensor.shape)}")
         if starts is not None and starts.dtype != torch.bool:
             raise ValueError(f"{name}: expected starts of dtype bool, got {starts.dtype}")
-        if state is None:
-            state = self.init_state(len(x))
-        elif batch_of(state) not in (None, len(x)):
-            raise ValueError(f"{name}: the state has {batch_of(state)} rows, x has {len(x)}")
-        elif torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            state = tree_map(_usable, state)
+        state = self.init_state(len(x)) if state is None else _fitting(self, x, state, name)
         if lengths is not None:
             if lengths.is_floating_point() or not _within(lengths, x.shape[1]):
                 raise ValueError(f"{name}: lengths must be integers from 0 to {x.shape[1]}")
@@ -262,6 +268,8 @@ class Mixer(nn.Module, Generic[S]):
             elapsed = None if elapsed is None else elapsed.masked_fill(~live, 1)
         if elapsed is not None and starts is not None:
             elapsed = elapsed.masked_fill(starts, 1)
+        if elapsed is not None and _negative(elapsed):
+            raise ValueError(f"{name}: elapsed is time since the previous sample, so it must not be negative")
         return x, state, lengths, starts, elapsed
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -278,6 +286,11 @@ class Mixer(nn.Module, Generic[S]):
         return self
 
 
+def _whole(value: object) -> bool:
+    """Whether it is a whole number from 1 on (NumPy's are; True is none)."""
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) > 0
+
+
 def _guarded_step(step: Callable[..., Any]) -> Callable[..., Any]:
     """A family's step behind the checks of the contract."""
 
@@ -286,8 +299,7 @@ def _guarded_step(step: Callable[..., Any]) -> Callable[..., Any]:
         name = type(self).__name__
         if x.dim() != 2 or x.shape[1] != self.d_model:
             raise ValueError(f"{name}.step: expected x of shape (batch, {self.d_model}), got {tuple(x.shape)}")
-        if batch_of(state) not in (None, len(x)):
-            raise ValueError(f"{name}.step: the state has {batch_of(state)} rows, x has {len(x)}")
+        state = _fitting(self, x, state, f"{name}.step")
         if elapsed is None:
             return step(self, x, state)
         if not self.timed:
@@ -297,6 +309,35 @@ def _guarded_step(step: Callable[..., Any]) -> Callable[..., Any]:
         return step(self, x, state, elapsed=elapsed)
 
     return guarded
+
+
+def _fitting(mixer: Mixer[S], x: Tensor, state: S, name: str) -> S:
+    """A state that fits x. Raises ValueError for one of another kind, batch or device."""
+    if torch.compiler.is_compiling():
+        return state
+    if not isinstance(state, kind := _kind(mixer)):
+        raise ValueError(f"{name}: expected the state to be a {kind.__name__}, got {type(state).__name__}")
+    if batch_of(state) not in (None, len(x)):
+        raise ValueError(f"{name}: the state has {batch_of(state)} rows, x has {len(x)}")
+    place = next((leaf.device for leaf in leaves(state) if leaf.device != x.device), None)
+    if place is not None:
+        raise ValueError(f"{name}: the state is on {place}, x on {x.device}")
+    return tree_map(_usable, state) if torch.is_grad_enabled() else state
+
+
+def _kind(mixer: Mixer[Any]) -> type[Any]:
+    """The class of a mixer's states."""
+    if mixer not in _kinds:
+        found = type(mixer.init_state(0))
+        _kinds[mixer] = Tensor if issubclass(found, Tensor) else found
+    return _kinds[mixer]
+
+
+def _negative(elapsed: Tensor) -> bool:
+    """Whether some time is negative; not asked where a graph is being compiled, or by the transforms of torch.func."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or elapsed.numel() == 0:
+        return False
+    return bool((elapsed < 0).any())
 
 
 def _usable(leaf: Tensor) -> Tensor:

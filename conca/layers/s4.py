@@ -78,7 +78,7 @@ class S4(Mixer[S4State]):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if copies < 1 or d_model % copies:
+        if d_model % copies:
             raise ValueError(f"copies must divide the {d_model} channels, got {copies}")
         self.d_model, self.d_state, self.copies = d_model, d_state, copies
         self.measure, self.step_rescale = measure, step_rescale
@@ -183,7 +183,7 @@ class S4(Mixer[S4State]):
             raise ValueError(
                 f"S4: expected a state of shape (batch, {', '.join(map(str, own))}), got {tuple(state.h_BDN2.shape)}"
             )
-        return torch.view_as_complex(state.h_BDN2.contiguous())
+        return torch.view_as_complex(state.h_BDN2.to(self.log_dt.dtype).contiguous())
 
     def _mixed(self, y: Tensor, u: Tensor, dtype: torch.dtype) -> Tensor:
         out: Tensor = F.glu(self.out(self.dropout(F.gelu((y + self.skip * u).to(dtype)))), -1)

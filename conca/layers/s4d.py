@@ -177,7 +177,7 @@ class S4D(Mixer[S4DState]):
             raise ValueError(
                 f"S4D: expected a state of shape (batch, {', '.join(map(str, own))}), got {tuple(state.h_BDN2.shape)}"
             )
-        h = state.h_BDN2
+        h = state.h_BDN2.to(self.log_dt.dtype)
         return h.flatten(-2) if self.frequency is None else torch.view_as_complex(h.contiguous())
 
     def _state(self, h: Tensor) -> S4DState:

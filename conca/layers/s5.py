@@ -270,7 +270,7 @@ class S5(Mixer[S5State]):
         own = self.d_state // 2, 2
         if state.h_BP2.shape[1:] != own:
             raise ValueError(f"S5: expected a state of shape (batch, {own[0]}, 2), got {tuple(state.h_BP2.shape)}")
-        return torch.view_as_complex(state.h_BP2.contiguous())
+        return torch.view_as_complex(state.h_BP2.to(self.log_dt.dtype).contiguous())
 
     def _mixed(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         """The activation and the gate."""

@@ -53,8 +53,6 @@ class ShortConv(Mixer[ShortConvState]):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if d_conv < 1:
-            raise ValueError(f"d_conv must be at least 1, got {d_conv}")
         self.d_model, self.d_conv, self.activation = d_model, d_conv, activation
         bound = 1 / math.sqrt(d_conv)
         self.weight = nn.Parameter(torch.empty(d_model, d_conv, device=device, dtype=dtype).uniform_(-bound, bound))

@@ -73,9 +73,12 @@ def irregular(transform: str, eigenvalues: Tensor, dt: Tensor, elapsed: Tensor) 
     Few passes over the shape of eigenvalues * elapsed, and as few backward: what to use where steps differ at every time.
     Args:
         transform: "zoh" or "bilinear".
-        eigenvalues, dt: of the modes; "zoh" divides by the eigenvalues, so none may be 0.
+        eigenvalues, dt: of the modes; "zoh" divides by the eigenvalues, and takes one that is 0 as one that is next to it.
         elapsed: broadcasts against them.
     """
+    if transform == "zoh":
+        tiny = torch.finfo(eigenvalues.dtype).tiny ** 0.5
+        eigenvalues = torch.where(eigenvalues.abs() < tiny, -tiny, eigenvalues)
     z = (eigenvalues * dt) * elapsed
     if transform == "zoh":
         grown = expm1(z)

@@ -64,9 +64,11 @@ def dplr_kernel(system: DPLR, b_MDN: Tensor, c_VDN: Tensor, length: int, *, trun
     b (M, D, N) and c (V, D, N) complex. With `truncated`, c is c~ = c (1 - Abar^length) already, as `truncate` gives it: then no dense
     power is computed. Length 0 gives an empty kernel. Eigenvalues need negative real parts, however small: on the imaginary axis one
     may meet a node, as 0 does, and then nothing of the kernel is finite.
-    Raises BadInput where the shapes do not fit.
+    Raises BadInput where the shapes do not fit, and for a negative length.
     """
     _check(system, b_MDN, c_VDN)
+    if length < 0:
+        raise BadInput(f"a kernel has a length of 0 or more, not {length}")
     tilde = c_VDN if truncated else truncate(system, c_VDN, length)
     half, (V, M, R) = system.dt_D[:, None] / 2, (len(c_VDN), len(b_MDN), len(system.p_RDN))
     if length < 1 or b_MDN.numel() == 0:

@@ -216,3 +216,18 @@ def test_parameters_and_half_precision():
 def test_what_does_not_fit_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_what_does_not_fit_is_said_at_once():
+    layer = Bidirectional(S4D(4, d_state=4), S4D(4, d_state=4))
+    with pytest.raises(ValueError, match="lengths must be a tensor, got list"):
+        layer(torch.zeros(2, 3, 4), lengths=[1, 2])
+    with pytest.raises(ValueError, match="takes a Bidirectional, and S4D is none"):
+        BidirectionalBlock(S4D(4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_map_is_of_the_type_of_the_layers(dtype):
+    layer = Bidirectional.of(lambda: S4D(4, d_state=4, dtype=dtype))
+    assert layer.out.weight.dtype == dtype
+    assert layer(torch.zeros(1, 3, 4, dtype=dtype)).dtype == dtype

@@ -74,6 +74,7 @@ def test_a_state_from_inference_goes_on_in_training(name):
         _, state = layer(x)
     y, _ = layer(x, state)
     y.sum().backward()
+    layer.step(x[:, 0], state)[0].sum().backward()
     torch.testing.assert_close(y, layer(x, layer(x)[1])[0])
 
 
@@ -100,6 +101,48 @@ def test_a_packed_sequence_does_not_feel_the_nan_of_another():
         assert torch.isfinite(y[0, 3:]).all()
         assert torch.isfinite(state.h_BDN2).all()
         assert y[0, 1:3].isnan().any()
+
+
+def test_a_state_of_another_kind_or_place_is_refused():
+    layer, x = small(), torch.zeros(2, 3, 4)
+    _, state = layer(x)
+    for wrong, message in (
+        (tuple(state), "expected the state to be a S4DState, got tuple"),
+        (state[0], "expected the state to be a S4DState, got Tensor"),
+        (type(state)(state[0].to("meta")), "the state is on meta, x on cpu"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            layer(x, wrong)
+        with pytest.raises(ValueError, match=message):
+            layer.step(x[:, 0], wrong)
+
+
+@pytest.mark.parametrize("name", ["s4", "s4d", "s5", "lssl", "hippo"])
+def test_a_state_of_another_precision_is_brought_to_the_layers_own(name):
+    layer = families()[name](4, d_state=4, dtype=torch.float32)
+    x = torch.randn(2, 5, 4, dtype=torch.float32)
+    _, state = layer(x)
+    for dtype in (torch.float64, torch.bfloat16):
+        other = states.tree_map(lambda leaf, dtype=dtype: leaf.to(dtype), state)
+        assert {leaf.dtype for leaf in leaves(layer(x, other)[1])} == {torch.float32}
+        assert {leaf.dtype for leaf in leaves(layer.step(x[:, 0], other)[1])} == {torch.float32}
+
+
+def test_negative_time_is_refused():
+    x = torch.zeros(1, 2, 4)
+    with pytest.raises(ValueError, match="must not be negative"):
+        small()(x, elapsed=torch.tensor([[1.0, -1.0]]))
+    small()(x, elapsed=torch.tensor([[1.0, -1.0]]), lengths=torch.tensor([1]))  # in the padding
+    small()(x, elapsed=torch.tensor([[1.0, -1.0]]), starts=torch.tensor([[False, True]]))
+
+
+@pytest.mark.parametrize(("name", "value"), [("d_state", 4.0), ("d_state", True), ("d_model", 0), ("d_model", -1)])
+def test_sizes_are_whole_numbers(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number from 1 on, got {value}"):
+        S4D(**{"d_model": 4, name: value})
+    if name == "d_model":
+        with pytest.raises(ValueError, match="d_model must be a whole number"):
+            S4D(value)
 
 
 def test_a_state_of_other_rows_is_refused():

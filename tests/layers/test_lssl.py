@@ -299,8 +299,8 @@ def test_initial_time_scales_and_work():
     [
         ({"measure": "lgs"}, "did you mean 'legs'"),
         ({"learn": "abcd"}, "letters a, b, c, t"),
-        ({"d_state": 0}, "at least 1"),
-        ({"channels": 0}, "at least 1"),
+        ({"d_state": 0}, "whole number from 1 on"),
+        ({"channels": 1.5}, "whole number from 1 on"),
         ({"dt": (0.1, 0.01)}, "in order"),
         ({"dt": (0.0, 0.1)}, "positive"),
         ({"alpha": 1.5}, "must lie in 0..1"),

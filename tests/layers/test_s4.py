@@ -201,10 +201,16 @@ def test_copies_are_shared_in_turn():
         ({"d_state": 5}, "even"),
         ({"dt": (0.1, 0.01)}, "in order"),
         ({"copies": 3}, "divide"),
-        ({"copies": 0}, "divide"),
+        ({"copies": 0}, "whole number from 1 on"),
         ({"step_rescale": 0.0}, "positive"),
     ],
 )
 def test_impossible_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         S4(4, **options)
+
+
+def test_a_kernel_of_negative_length_is_refused():
+    assert S4(2, d_state=2).kernel(0).shape == (2, 0)
+    with pytest.raises(ValueError, match="length of 0 or more, not -1"):
+        S4(2, d_state=2).kernel(-1)

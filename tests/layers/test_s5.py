@@ -245,3 +245,12 @@ def test_impossible_options_are_refused(options, message):
 def test_the_state_of_another_size_is_refused():
     with pytest.raises(ValueError, match=r"state of shape \(batch, 4, 2\)"):
         S5(4, d_state=8).step(torch.zeros(2, 4), S5(4, d_state=4).init_state(2))
+
+
+def test_an_eigenvalue_that_has_vanished_is_a_plain_sum():
+    layer, x, elapsed = S5(3, d_state=6), torch.randn(2, 9, 3), torch.rand(2, 9)
+    with torch.no_grad():
+        layer.log_decay.fill_(-1e4)
+        layer.frequency.zero_()
+    (y, state), (expected, same) = layer(x, elapsed=elapsed), layer.recurrent(x, elapsed=elapsed)
+    torch.testing.assert_close((y, state.h_BP2), (expected, same.h_BP2))

@@ -40,5 +40,5 @@ def test_gated_feed_forward_by_hand():
 
 
 def test_a_width_below_one_is_refused():
-    with pytest.raises(ValueError, match="d_conv must be at least 1"):
+    with pytest.raises(ValueError, match="d_conv must be a whole number from 1 on"):
         ShortConv(4, d_conv=0)

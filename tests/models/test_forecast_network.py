@@ -155,7 +155,7 @@ def test_description_to_json_and_back():
 
 def test_unknown_layer_is_refused():
     with pytest.raises(BadInput, match="did you mean 's4d'"):
-        network(layers="s4")
+        network(layers="s4dd")
 
 
 def test_numbers_are_float32_whatever_the_default():

@@ -32,7 +32,7 @@ def test_a_layer_of_the_users_own(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("s4", "unknown layer 's4'; did you mean 's4d'"),
+        ("s4dd", "unknown layer 's4dd'; did you mean 's4d'"),
         ("s4d*", "cannot read the pattern"),
         ("s4d(", "cannot read the pattern"),
         ("s4d(8)", "cannot read the options of 's4d\\(8\\)'"),
