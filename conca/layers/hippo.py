@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
+from conca.layers.precision import without_autocast
 from conca.ops.hippo import LAGUERRE, MEASURES, transition
 from conca.ops.hippo_memory import ALPHAS, METHODS, legs_stretch, scaled_steps, translated_steps
 from conca.ops.hippo_rebuild import SCALED, reach
@@ -134,7 +135,7 @@ class HiPPO(Mixer[HiPPOState]):
             )
         h, m, read = (leaf.to(self.again.weight.dtype) for leaf in state)
         outputs = []
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             fed, inner = self.read(x.to(h.dtype)).split([self.channels, 2 * self.d_model], -1)
             passed = h.new_ones(x.shape[:2]) if elapsed is None else elapsed.to(h.dtype)
             before = read[:, None] + passed.cumsum(1) - passed

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
+from conca.layers.precision import without_autocast
 from conca.layers.time_scales import drawn
 from conca.ops.dense import dense_kernel, dense_ssm
 from conca.ops.discretise import dense_generalised_bilinear
@@ -150,7 +151,7 @@ class LSSL(Mixer[LSSLState]):
     def step(self, x: Tensor, state: LSSLState, *, elapsed: Tensor | None = None) -> tuple[Tensor, LSSLState]:
         """One token: x (B, D)."""
         u, h = x.to(self.log_dt.dtype), self._checked_state(state)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             a, b = self.discretised()
             h = torch.einsum("dnk,bdk->bdn", a, h) + b * u[..., None]
             y = torch.einsum("dmn,bdn->bdm", self.c, h)
@@ -161,14 +162,14 @@ class LSSL(Mixer[LSSLState]):
     ) -> tuple[Tensor, LSSLState]:
         """Matrix products within chunks and between them."""
         u, h = x.to(self.log_dt.dtype), self._checked_state(state)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             y, h = dense_ssm(u, *self.discretised(), self.c, h, lengths=lengths)
         return self._mixed(y, u, x.dtype), LSSLState(h)
 
     def _transitions(self) -> Tensor:
         """a (D, N, N), made anew where a gradient may be wanted, else only when what it is made of has changed."""
         matrix, log_dt = self.transition(), self.log_dt
-        if opened(matrix, log_dt) or torch.compiler.is_compiling():
+        if opened(matrix, log_dt) or torch.compiler.is_compiling() or matrix.is_meta:
             return self._solved(matrix, log_dt)
         made = self._discrete
         if made is None or made[2] != self.step_rescale or not (_alike(made[0], matrix) and _alike(made[1], log_dt)):

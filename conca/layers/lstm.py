@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from conca.layers.mixer import Mixer, Role, Work
+from conca.layers.precision import without_autocast
 from conca.layers.states import where
 
 __all__ = ["LSTM", "LSTMState"]
@@ -74,7 +75,7 @@ class LSTM(Mixer[LSTMState]):
         """The fused code over a sequence; rows of unequal length are packed."""
         dtype = x.dtype
         warm = state.h_BD[None].contiguous(), state.c_BD[None].contiguous()
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             x = x.to(state.h_BD.dtype)
             if lengths is None:
                 y, (h, c) = self.core(x, warm)

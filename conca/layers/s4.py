@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
+from conca.layers.precision import without_autocast
 from conca.layers.time_scales import drawn
 from conca.ops.dplr import dplr_generalised_bilinear, dplr_ssm, dplr_step
 from conca.ops.dplr_kernel import DPLR, dense, dplr_kernel
@@ -151,7 +152,7 @@ class S4(Mixer[S4State]):
     def step(self, x: Tensor, state: S4State, *, elapsed: Tensor | None = None) -> tuple[Tensor, S4State]:
         """One token, x (B, D): linear in N."""
         u, h = x.to(self.log_dt.dtype), self._modes(state)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             h = dplr_step(u, *self.discretised(), h)
             y = (self._readers() * h).sum(-1).real
         return self._mixed(y, u, x.dtype), S4State(torch.view_as_real(h))
@@ -161,7 +162,7 @@ class S4(Mixer[S4State]):
     ) -> tuple[Tensor, S4State]:
         """The fused scan."""
         u, h = x.to(self.log_dt.dtype), self._modes(state)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             y, h = dplr_ssm(u, *self.discretised(), self._readers(), h, lengths=lengths, starts=starts)
         return self._mixed(y, u, x.dtype), S4State(torch.view_as_real(h))
 

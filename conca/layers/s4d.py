@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
+from conca.layers.precision import without_autocast
 from conca.layers.time_scales import drawn
 from conca.ops.diagonal import diagonal_ssm
 from conca.ops.discretise import bilinear, irregular, zero_order_hold
@@ -149,7 +150,7 @@ class S4D(Mixer[S4DState]):
         """The fused scan; with `elapsed` a scan over factors that differ from step to step."""
         u, h = x.to(self.log_dt.dtype), self._modes(state)
         c = self._readers()
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             if elapsed is None:
                 a, b = self.discretised()
                 y, h = diagonal_ssm(u, a, b, c, h, lengths=lengths, starts=starts)

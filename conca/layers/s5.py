@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
+from conca.layers.precision import without_autocast
 from conca.layers.time_scales import drawn
 from conca.ops.diagonal import diagonal_ssm
 from conca.ops.discretise import bilinear, irregular, zero_order_hold
@@ -210,7 +211,7 @@ class S5(Mixer[S5State]):
     def step(self, x: Tensor, state: S5State, *, elapsed: Tensor | None = None) -> tuple[Tensor, S5State]:
         """One token: x (B, D), elapsed (B,)."""
         u, h = x.to(self.log_dt.dtype), self._modes(state)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             a, b = self.discretised(elapsed)
             h = a * h + self._fed(u, b)
             y = self._read(h, u)
@@ -221,7 +222,7 @@ class S5(Mixer[S5State]):
     ) -> tuple[Tensor, S5State]:
         """A matrix product, a scan over (B, T, P), a matrix product; `elapsed` changes the factors of the scan alone."""
         u, h = x.to(self.log_dt.dtype), self._modes(state)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             if elapsed is None:
                 y, h = self._regular(u, h, lengths, starts)
             else:

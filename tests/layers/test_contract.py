@@ -128,6 +128,15 @@ def test_a_state_of_another_precision_is_brought_to_the_layers_own(name):
         assert {leaf.dtype for leaf in leaves(layer.step(x[:, 0], other)[1])} == {torch.float32}
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("name", families())
+def test_shapes_are_found_without_memory(name):
+    layer = families()[name](4, device="meta")
+    y, state = layer(torch.empty(2, 5, 4, device="meta"))
+    y, _ = layer.step(y[:, 0], layer(y, state)[1])
+    assert y.is_meta and y.shape == (2, 4)
+
+
 def test_negative_time_is_refused():
     x = torch.zeros(1, 2, 4)
     with pytest.raises(ValueError, match="must not be negative"):
