@@ -129,7 +129,7 @@ def test_a_state_of_another_precision_is_brought_to_the_layers_own(name):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", families())
+@pytest.mark.parametrize("name", sorted(families().keys() - {"attention"}))  # the size of whose cache is a number in it
 def test_shapes_are_found_without_memory(name):
     layer = families()[name](4, device="meta")
     y, state = layer(torch.empty(2, 5, 4, device="meta"))
