@@ -8,6 +8,7 @@ beside the sources, in the user's cache folder, in the temporary folder. Failing
 from __future__ import annotations
 
 import os
+import pickletools
 import platform
 import stat
 import sys
@@ -90,6 +91,7 @@ def folder() -> Path | None:
             with tempfile.TemporaryFile(dir=path):
                 pass
             if _ours(path):
+                _mend(path)
                 return path
         except OSError:
             continue
@@ -112,6 +114,20 @@ def _ours(path: Path) -> bool:
         return True
     facts = path.stat()
     return facts.st_uid in (0, os.getuid()) and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _mend(path: Path) -> None:
+    """Take away what a full disk or a power cut left half written: Numba would stumble over it in every later run."""
+    for found in path.rglob("*.nb[ci]"):
+        try:
+            with found.open("rb") as file:
+                if not file.peek(1):
+                    raise ValueError("empty")
+                while file.peek(1):
+                    for _ in pickletools.genops(file):
+                        pass
+        except (ValueError, OSError):
+            found.unlink(missing_ok=True)
 
 
 class _Notice(event.Listener):

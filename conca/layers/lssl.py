@@ -87,7 +87,7 @@ class LSSL(Mixer[LSSLState]):
             raise ValueError(f"learn takes the letters a, b, c, t (time scales), got {learn!r}")
         self.d_model, self.d_state, self.channels = d_model, d_state, channels
         self.learn, self.alpha, self.step_rescale = learn, alpha, step_rescale
-        self._discrete: tuple[Tensor, Tensor, float, Tensor] | None = None
+        self._discrete: tuple[Tensor, Tensor, tuple[float, float], Tensor] | None = None
         matrix, inputs = transition(measure, d_state)
         wide = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
         log_dt = drawn(d_model, dt, step_rescale, device=device, dtype=wide)
@@ -171,11 +171,11 @@ class LSSL(Mixer[LSSLState]):
         matrix, log_dt = self.transition(), self.log_dt
         if opened(matrix, log_dt) or torch.compiler.is_compiling() or matrix.is_meta:
             return self._solved(matrix, log_dt)
-        made = self._discrete
-        if made is None or made[2] != self.step_rescale or not (_alike(made[0], matrix) and _alike(made[1], log_dt)):
+        made, options = self._discrete, (self.step_rescale, self.alpha)
+        if made is None or made[2] != options or not (_alike(made[0], matrix) and _alike(made[1], log_dt)):
             with torch.inference_mode(False), torch.no_grad():
                 matrix, log_dt = matrix.clone(), log_dt.clone()
-                made = matrix, log_dt, self.step_rescale, self._solved(matrix, log_dt)
+                made = matrix, log_dt, options, self._solved(matrix, log_dt)
             self._discrete = made
         return made[3]
 

@@ -8,7 +8,7 @@ Gu, Goel and Re, Efficiently Modeling Long Sequences with Structured State Space
 written with, so A + A* is negative for every value of the parameters and no state grows. lambda, p and B are shared by the channels
 of a copy (n_ssm in the paper's code; channel d has copy d modulo their number); dt, C and D are a channel's own.
 
-The paper convolves with a kernel from its generating function (`kernel` here, a Cauchy sum); the step is linear in N as well, so
+The paper convolves with a kernel from its generating function (`conca.ops.dplr_kernel`, a Cauchy sum); the step is linear in N as well, so
 the fused scan computes the same from any state, keeps the last one, and costs less. Not timed: another duration is another Abar,
 whose feedback would have to be solved for at every token.
 """
@@ -27,7 +27,7 @@ from conca.layers.mixer import Mixer, Role, Work
 from conca.layers.precision import without_autocast
 from conca.layers.time_scales import drawn
 from conca.ops.dplr import dplr_generalised_bilinear, dplr_ssm, dplr_step
-from conca.ops.dplr_kernel import DPLR, dense, dplr_kernel
+from conca.ops.dplr_kernel import DPLR, dense
 from conca.ops.hippo_forms import diagonal_plus_low_rank
 
 __all__ = ["S4", "S4State"]
@@ -122,8 +122,16 @@ class S4(Mixer[S4State]):
         return dplr_generalised_bilinear(eigenvalues, p, q, self._inputs(), dt_D[:, None])
 
     def kernel(self, length: int) -> Tensor:
-        """The impulse response (D, length) of the state spaces, without the direct path, by the generating function."""
-        return dplr_kernel(self.system(), self._inputs()[None], self._readers()[None], length)[0, 0]
+        """The impulse response (D, length) of the state spaces, without the direct path, by the scan.
+
+        The paper's way to it, by the generating function, is `conca.ops.dplr_kernel.dplr_kernel` of `system()`; it needs eigenvalues
+        that are not 0.
+        """
+        if length < 0:
+            raise ValueError(f"a kernel has a length of 0 or more, not {length}")
+        impulse = self.log_dt.new_zeros(1, length, self.d_model)
+        impulse[:, :1] = 1
+        return dplr_ssm(impulse, *self.discretised(), self._readers(), self._modes(self.init_state(1)))[0][0].T
 
     @torch.no_grad()
     def poles(self) -> Tensor:

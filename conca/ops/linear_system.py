@@ -107,8 +107,8 @@ def convolve(
 ) -> tuple[Tensor, Tensor]:
     """What `recur` gives, all at once through Fourier transforms; nothing may vary in time."""
     T, M = u_BTM.shape[1:]
-    if T == 0:
-        return u_BTM.new_zeros(len(u_BTM), 0, len(c_ON)), x_BN
+    if u_BTM.numel() == 0:  # nothing to transform
+        return recur(a_NN, b_NM, c_ON, d_OM, u_BTM, x_BN)
     reached = krylov(a_NN, torch.cat([b_NM, x_BN.mT], 1), T + 1)
     from_input_TNM, from_state_TNB = reached[:T, :, :M], reached[1:, :, M:]
     kernel_TOM = c_ON @ from_input_TNM

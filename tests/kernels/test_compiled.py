@@ -86,6 +86,19 @@ def test_one_line_while_something_compiles_and_none_after(tmp_path):
     assert not first.stdout
     second = run(USE, NUMBA_CACHE_DIR=str(tmp_path))
     assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
+    half, *_ = sorted(tmp_path.rglob("*.nbi"))  # as a power cut leaves it
+    half.write_bytes(half.read_bytes()[: half.stat().st_size // 2])
+    third = run(USE, NUMBA_CACHE_DIR=str(tmp_path))
+    assert third.returncode == 0, third.stderr
+    assert third.stderr == first.stderr
+
+
+def test_only_what_is_half_written_is_taken_away(tmp_path):
+    whole = b"\x80\x04N." * 2
+    for name, content in {"a.nbi": whole, "b.nbc": whole[:-1], "c.nbi": b"", "d.txt": b"\x80"}.items():
+        (tmp_path / name).write_bytes(content)
+    compiled._mend(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.nbi", "d.txt"]
 
 
 def test_nowhere_to_write_is_no_error():

@@ -316,3 +316,15 @@ def test_impossible_options_are_refused(options, message):
 def test_a_state_of_another_size_is_refused():
     with pytest.raises(ValueError, match=r"expected a state of shape \(batch, 4, 3\)"):
         LSSL(4, d_state=3)(torch.zeros(2, 3, 4), LSSL(4, d_state=2).init_state(2))
+
+
+@torch.no_grad()
+def test_what_is_kept_of_the_transition_follows_its_options():
+    layer, x = LSSL(3, d_state=4), torch.randn(1, 6, 3)
+    first, _ = layer(x)
+    for name, value in (("alpha", 1.0), ("step_rescale", 2.0)):
+        setattr(layer, name, value)
+        y, _ = layer(x)
+        layer._discrete = None
+        assert_close(y, layer(x)[0])
+        assert not torch.allclose(y, first)

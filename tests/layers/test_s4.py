@@ -214,3 +214,15 @@ def test_a_kernel_of_negative_length_is_refused():
     assert S4(2, d_state=2).kernel(0).shape == (2, 0)
     with pytest.raises(ValueError, match="length of 0 or more, not -1"):
         S4(2, d_state=2).kernel(-1)
+
+
+@torch.no_grad()
+def test_a_kernel_is_finite_where_the_generating_function_has_a_pole():
+    layer = S4(3, d_state=8, measure="fourier")
+    layer.log_decay.fill_(-60.0)
+    x = torch.zeros(1, 40, 3)
+    x[:, 0] = 1
+    _, states = zip(*(layer(x[:, : t + 1]) for t in range(40)))
+    h = torch.stack([torch.view_as_complex(state.h_BDN2)[0] for state in states], -1)
+    expected = 2 * (torch.view_as_complex(layer.c)[..., None] * h).sum(1).real
+    torch.testing.assert_close(layer.kernel(40), expected)
