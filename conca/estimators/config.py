@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from operator import index
 from typing import Any
 
-from conca.models.structural import structure_options
+from conca.models.words import structure_options
 from conca.types import BadInput, nearest
 
 __all__ = ["ForecastConfig"]

@@ -20,7 +20,8 @@ from conca.estimators.config import ForecastConfig
 from conca.estimators.scores import COLUMNS
 from conca.infer.frame import Ends
 from conca.models.forecast import NetworkConfig
-from conca.models.structural import Structure, structure_options
+from conca.models.structural import Structure
+from conca.models.words import structure_options
 from conca.types import BadInput
 
 __all__ = ["check_parts", "check_schema", "network_config", "read_history", "read_scores"]

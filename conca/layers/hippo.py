@@ -133,7 +133,7 @@ class HiPPO(Mixer[HiPPOState]):
             raise ValueError(
                 f"HiPPO: expected a memory of shape (batch, {own[0]}, {own[1]}), got {tuple(state.m_BMN.shape)}"
             )
-        h, m, read = (leaf.to(self.again.weight.dtype) for leaf in state)
+        h, m, read = (leaf.to(self.zeros(0).dtype) for leaf in state)
         outputs = []
         with without_autocast(x):
             fed, inner = self.read(x.to(h.dtype)).split([self.channels, 2 * self.d_model], -1)

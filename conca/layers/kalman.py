@@ -5,16 +5,27 @@
 The noise of the state enters like an input, through a matrix R that the transform of the system makes discrete: it is held over a
 step. Variances are trained as logarithms. (Kalman 1960; Harvey 1989; Durbin and Koopman 2012.)
 
-N states, M inputs, O outputs: what is observed. Use float64: where nothing is known of the first state,
-its variance is 1e6.
+N states, M inputs, O outputs: what is observed. Use float64: where nothing is known of the first state, its variance is a million
+times that of the noise.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
-from conca.layers.kalman_fit import Fit, maximise
+from conca.layers.kalman_checks import (
+    covariance_checked,
+    logarithms,
+    observations,
+    state_of,
+    tensors_only,
+    vector_checked,
+)
+from conca.layers.kalman_fit import Fit, maximise, shift
+from conca.layers.kalman_start import FAR, WIDE, follows, unknown_start
 from conca.layers.linear_system import LinearSystem
 from conca.ops import kalman as ops
 from conca.ops.kalman import Filtered, Forecast, GaussianModel, KalmanState, KalmanUpdate
@@ -45,12 +56,15 @@ class GaussianSystem(nn.Module):
         noise_input: R (N, K), how the noise enters; without it each state has a noise of its own.
         offset: (O,), added to the outputs. A `nn.Parameter` is trained, as are those below.
         mean, covariance: (N,) and (N, N) of the state at the first sample, before its input; without covariance nothing is known.
-        diffuse: the variance that then stands for it; large against the data, and not 1e10 times as large: digits would be lost.
+        diffuse: the variance that then stands for it, around `mean` or 0; it must be large against the data, and not 1e10 times as
+            large: digits would be lost. None finds both in the series, so that its level and its unit do not matter
+            (`init_state`).
         tied: (K,) integers: noises with the same number share one variance, and `state_noise` has one entry for each number.
         names: what `variances` calls the variances: those of the observation, then those of the state.
 
     Raises:
-        BadInput: for a system that varies in time, shapes that do not fit, noise that is no covariance.
+        BadInput: for a system that varies in time, shapes that do not fit, noise that is no covariance, a `diffuse` that is not
+            above 0.
     """
 
     offset: Tensor | None
@@ -59,6 +73,12 @@ class GaussianSystem(nn.Module):
     tied: Tensor
     noise_input: Tensor
     observation_axes: Tensor
+    start_mean: Tensor
+    """(N,), around which states those of the series lay that were fitted; NaN before."""
+    start_variance: Tensor
+    """And the variance that stood for knowing nothing of them,"""
+    start_apart: Tensor
+    """and the largest square of a row's distance from `start_mean`."""
 
     def __init__(
         self,
@@ -71,10 +91,18 @@ class GaussianSystem(nn.Module):
         mean: Tensor | None = None,
         covariance: Tensor | None = None,
         tied: Tensor | None = None,
-        diffuse: float = 1e6,
+        diffuse: float | None = None,
         names: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
+        if not isinstance(system, LinearSystem):
+            raise BadInput(f"GaussianSystem: system must be a LinearSystem, got {type(system).__name__}")
+        tensors_only(state_noise=state_noise, observation_noise=observation_noise, noise_input=noise_input)
+        tensors_only(offset=offset, mean=mean, covariance=covariance, tied=tied)
+        if diffuse is not None and not 0 < diffuse < math.inf:
+            raise BadInput(
+                f"GaussianSystem: diffuse is a variance above 0, or None to find it in the series, got {diffuse}"
+            )
         if system.varying():
             raise BadInput(
                 f"GaussianSystem: {', '.join(system.varying())} vary in time; use conca.ops.kalman, whose models may vary"
@@ -91,6 +119,10 @@ class GaussianSystem(nn.Module):
                 f"GaussianSystem: {len(tied)} noises enter {N} states through noise_input of shape "
                 f"{tuple(noise_input.shape)}, expected {(N, len(tied))}; without it there is one noise for each state"
             )
+        if tied.dim() != 1 or tied.is_floating_point() or tied.dtype == torch.bool:
+            raise BadInput(
+                f"GaussianSystem: tied must be a list of integers (K,), got {tied.dtype} {tuple(tied.shape)}"
+            )
         if tied.numel() and not 0 <= int(tied.min()) <= int(tied.max()) < len(log_state):
             raise BadInput(
                 f"GaussianSystem: tied numbers {len(log_state)} variances, so it must hold 0 to {len(log_state) - 1}"
@@ -100,7 +132,21 @@ class GaussianSystem(nn.Module):
         self.log_state_noise, self.log_observation_noise = nn.Parameter(log_state), nn.Parameter(log_observation)
         if state_noise.dim() == 2:
             noise_input = noise_input @ axes
-        self.names = names or (*(f"observation {i}" for i in range(O)), *(f"state {i}" for i in range(len(log_state))))
+        vector_checked(offset, O, "offset", "output")
+        vector_checked(mean, N, "mean", "state")
+        covariance_checked(covariance, N, "covariance")
+        names = tuple(names) or (
+            *(f"observation {i}" for i in range(O)),
+            *(f"state {i}" for i in range(len(log_state))),
+        )
+        if len(set(names)) != O + len(log_state) or len(names) != O + len(log_state):
+            raise BadInput(
+                f"GaussianSystem: names must be {O + len(log_state)} different ones, of {O} variances of the observation and "
+                f"{len(log_state)} of the state, got {names}"
+            )
+        self.names = names
+        for name, shape in {"start_mean": (N,), "start_variance": (), "start_apart": ()}.items():
+            self.register_buffer(name, torch.full(shape, math.nan, dtype=system.A.dtype, device=system.A.device))
         buffers = {"tied": tied, "noise_input": noise_input, "observation_axes": observation_axes}
         for name, value in {**buffers, "offset": offset, "mean": mean, "covariance": covariance}.items():
             if isinstance(value, nn.Parameter):
@@ -108,13 +154,28 @@ class GaussianSystem(nn.Module):
             else:
                 self.register_buffer(name, value if value is None or name == "tied" else value.to(system.A.dtype))
 
-    def init_state(self, batch: int) -> KalmanState:
-        """What is believed of the first state of `batch` series: mean (B, N), covariance (B, N, N)."""
+    def init_state(
+        self, batch: int, y: Tensor | None = None, *, u: Tensor | None = None, lengths: Tensor | None = None
+    ) -> KalmanState:
+        """What is believed of the first state of `batch` series: mean (B, N), covariance (B, N, N).
+
+        Where nothing is known and `diffuse` is None, this is what `filter` begins from, too. The mean is the state from which
+        the model without noise best explains the beginning of a row (`mean`, if given); the variance is a million times what noise does
+        over a few samples of y. After a `fit`, the variance is that of the fit.
+
+        Args:
+            y, u, lengths: the series to come, as in `filter`, from which to find them. Without y: what the last fit found, over all
+                its rows; before any, 1e6 around 0.
+        """
         like, size = self.system.A, self.system.n_states
-        mean = torch.zeros(size, dtype=like.dtype, device=like.device) if self.mean is None else self.mean
+        if y is not None:
+            y = observations(y, lengths, self.system.C)
         covariance = self.covariance
         if covariance is None:
+            if self.diffuse is None:
+                return self._unknown(batch, y, u, lengths, fitting=False)
             covariance = self.diffuse * torch.eye(size, dtype=like.dtype, device=like.device)
+        mean = torch.zeros(size, dtype=like.dtype, device=like.device) if self.mean is None else self.mean
         return KalmanState(mean.expand(batch, -1), covariance.expand(batch, -1, -1))
 
     def model(self, u: Tensor | None = None) -> GaussianModel:
@@ -145,20 +206,22 @@ class GaussianSystem(nn.Module):
 
         Args:
             y: observations; NaN where missing.
-            state: what was read before; None is `init_state(B)`.
+            state: what was read before; None is `init_state(B, y)`.
             u: known inputs (B, T, M); None is none.
             lengths: (B,): rows are right-padded.
 
         Raises:
-            BadInput: for shapes that do not fit, and where an observation has no room for error.
+            BadInput: for shapes that do not fit, an infinite y, and where an observation has no room for error.
         """
-        return ops.kalman_filter(self._cast(y), self.model(self._inputs(u, y)), self._state(y, state), lengths=lengths)
+        y, model, state = self._ready(y, state, u, lengths)
+        return ops.kalman_filter(y, model, state, lengths=lengths)
 
     def smooth(
         self, y: Tensor, state: KalmanState | None = None, *, u: Tensor | None = None, lengths: Tensor | None = None
     ) -> Smoothed:
         """The state at each sample, given all samples. Arguments and errors as in `filter`."""
-        return kalman_smoother(self._cast(y), self.model(self._inputs(u, y)), self._state(y, state), lengths=lengths)
+        y, model, state = self._ready(y, state, u, lengths)
+        return kalman_smoother(y, model, state, lengths=lengths)
 
     def log_likelihood(
         self,
@@ -173,17 +236,21 @@ class GaussianSystem(nn.Module):
 
         Args:
             burn: how many first samples are left out; None is as many as there are states where nothing is known of the first
-                one, else 0.
+                one, else 0. Samples are counted, seen or not: of a row that begins with missing ones more must be left out,
+                or what is counted of it depends on how wide nothing is taken.
         """
         if burn is None:
             burn = self.system.n_states if state is None and self.covariance is None else 0
-        model, state = self.model(self._inputs(u, y)), self._state(y, state)
-        return ops.log_likelihood(self._cast(y), model, state, lengths=lengths, burn=burn)
+        if burn < 0:
+            raise BadInput(f"log_likelihood: burn is how many first samples are left out, at least 0, got {burn}")
+        y, model, state = self._ready(y, state, u, lengths)
+        return ops.log_likelihood(y, model, state, lengths=lengths, burn=burn)
 
     def step(self, y: Tensor, state: KalmanState, u: Tensor | None = None) -> tuple[KalmanUpdate, KalmanState]:
         """One sample: y (B, O), known inputs u (B, M); what it teaches, and the state to go on from. Errors as in `filter`."""
-        inputs = None if u is None else self._inputs(u[:, None], y[:, None])
-        return ops.kalman_step(self._cast(y), self.model(inputs), self._state(y, state))
+        tensors_only(y=y, u=u)
+        y_BTO, model, state = self._ready(y[:, None], state, None if u is None else u[:, None], None)
+        return ops.kalman_step(y_BTO[:, 0], model, state)
 
     def forecast(self, state: KalmanState, steps: int, *, u: Tensor | None = None) -> Forecast:
         """The next `steps` observations as normal distributions; `interval(level)` of it gives bounds.
@@ -195,7 +262,7 @@ class GaussianSystem(nn.Module):
             raise BadInput(
                 f"forecast: expected u of shape (batch, {steps}, {self.system.n_inputs}), got {tuple(u.shape)}"
             )
-        return ops.kalman_forecast(self.model(u), state, steps)
+        return ops.kalman_forecast(self.model(u), state_of(state, self.system.A), steps)
 
     def fit(
         self,
@@ -219,47 +286,83 @@ class GaussianSystem(nn.Module):
 
         Returns:
             The log-likelihood, the steps taken, and whether it converged; if not, a warning says so too.
+
+        Raises:
+            BadInput: for shapes that do not fit, an infinite y, one with nothing to fit (too few numbers, or none that deviates from
+                what the model without noise can follow), and where no start has a likelihood.
         """
-
-        def likelihood() -> Tensor:
-            return self.log_likelihood(y, u=u, lengths=lengths).sum()
-
-        burn = self.system.n_states if self.covariance is None else 0
+        if not all(start > 0 and math.isfinite(start) for start in starts):
+            raise BadInput(f"fit: starts are factors on variances, above 0, got {starts}")
+        y = observations(y, lengths, self.system.C)
+        unknown = self.covariance is None
+        burn = self.system.n_states if unknown else 0
         seen = ~y.isnan()
         if lengths is not None:
             seen = seen & (torch.arange(y.shape[1], device=y.device) < lengths[:, None])[..., None]
-        learnt = [p for p in self.parameters() if p.requires_grad]
+        count = int(seen[:, burn:].sum())
         noises = self.log_state_noise, self.log_observation_noise
-        return maximise(learnt, noises, likelihood, int(seen[:, burn:].sum()), steps, starts, tolerance)
+        if count and all(noise.requires_grad for noise in noises) and follows(y, self._fixed(u, y), lengths):
+            raise BadInput(
+                "fit: the model follows y exactly, without noise (as a level follows a constant, a trend a line), so its variances go "
+                "to 0 and its likelihood has no largest value; there is nothing to fit"
+            )
+        first = self._unknown(len(y), y, u, lengths, fitting=True) if unknown and self.diffuse is None else None
+
+        def likelihood() -> Tensor:
+            return self.log_likelihood(y, first, u=u, lengths=lengths, burn=burn).sum()
+
+        learnt = [p for p in self.parameters() if p.requires_grad]
+        if first is not None and all(noise.requires_grad for noise in noises):
+            largest = float(torch.cat(noises).detach().max().exp())  # far from the scale of y nothing could be computed
+            shift(noises, float(first.covariance_BNN[0, 0, 0]) / WIDE / largest if largest > 0 else 1.0)
+        fit = maximise(learnt, noises, likelihood, count, steps, starts, tolerance)
+        if first is not None:
+            self.start_mean.copy_(first.mean_BN.mean(0))
+            self.start_apart.copy_((first.mean_BN - self.start_mean).square().max())
+            self.start_variance.copy_(first.covariance_BNN[0, 0, 0])
+        return fit
 
     def variances(self) -> dict[str, float]:
         """The variances by name: of the observations, then of the noises of the state."""
         values = torch.cat([self.log_observation_noise, self.log_state_noise]).detach().exp().tolist()
         return dict(zip(self.names, values))
 
-    def _cast(self, y: Tensor) -> Tensor:
-        return y.to(self.system.A.dtype)
+    def _ready(
+        self, y: Tensor, state: KalmanState | None, u: Tensor | None, lengths: Tensor | None
+    ) -> tuple[Tensor, GaussianModel, KalmanState]:
+        """Observations, model and state, as the filter takes them."""
+        y = observations(y, lengths, self.system.C)
+        model = self.model(self._inputs(u, y))
+        first = self.init_state(len(y), y, u=u, lengths=lengths) if state is None else state_of(state, self.system.A)
+        return y, model, first
 
-    def _state(self, y: Tensor, state: KalmanState | None) -> KalmanState:
-        return self.init_state(len(y)) if state is None else state
+    def _fixed(self, u: Tensor | None, y: Tensor) -> GaussianModel:
+        """The model as it stands."""
+        with torch.no_grad():
+            return self.model(self._inputs(u, y))
+
+    def _unknown(
+        self, batch: int, y: Tensor | None, u: Tensor | None, lengths: Tensor | None, *, fitting: bool
+    ) -> KalmanState:
+        """The first state of which nothing is known, wide against y, and before a fit against the noise of the model too."""
+        like, size = self.system.A, self.system.n_states
+        fitted = not fitting and bool(self.start_variance.isfinite())
+        width, mean = float(self.start_variance) if fitted else WIDE, like.new_zeros(size).detach()
+        if y is not None and size:
+            model = self._fixed(u, y)
+            found = unknown_start(y, model, lengths)
+            mean, square = found.mean_BN, found.square if fitting else max(found.square, found.noise)
+            width = width if fitted or not square > 0 else WIDE * square
+            if self.mean is not None and len(y):
+                width = max(width, FAR * float((mean - self.mean.detach()).square().max()))
+        elif fitted:
+            mean, width = self.start_mean, max(width, FAR * float(self.start_apart))
+        mean = (mean if self.mean is None else self.mean).expand(batch, -1)
+        return KalmanState(mean, (width * torch.eye(size).to(like)).expand(batch, -1, -1))
 
     def _inputs(self, u: Tensor | None, y: Tensor) -> Tensor | None:
         wanted = (*y.shape[:2], self.system.n_inputs)
+        tensors_only(u=u)
         if u is not None and u.shape != wanted:
             raise BadInput(f"GaussianSystem: expected u of shape {wanted}, got {tuple(u.shape)}")
         return u
-
-
-def logarithms(noise: Tensor, like: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """The logarithms of variances (K,), or those of the principal axes of a covariance (K, K), and the axes."""
-    noise = noise.detach().to(like)
-    if noise.dim() == 1:
-        variances, axes = noise, torch.eye(len(noise), dtype=like.dtype, device=like.device)
-    elif noise.dim() == 2 and noise.shape[0] == noise.shape[1] and torch.allclose(noise, noise.mT):
-        variances, axes = torch.linalg.eigh(noise)
-        variances = torch.where(variances.abs() < 1e-14 * variances.abs().max(), 0, variances)
-    else:
-        raise BadInput(f"GaussianSystem: {name} must be variances or a symmetric matrix, got {tuple(noise.shape)}")
-    if bool((variances < 0).any()) or not bool(variances.isfinite().all()):
-        raise BadInput(f"GaussianSystem: {name} has a negative variance, so it is no covariance")
-    return variances.log(), axes

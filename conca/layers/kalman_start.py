@@ -18,12 +18,15 @@ from torch import Tensor
 from conca.ops.kalman import GaussianModel
 from conca.ops.linear_system import recur
 
-__all__ = ["WIDE", "Start", "follows", "unknown_start"]
+__all__ = ["FAR", "WIDE", "Start", "follows", "unknown_start"]
 
 WIDE = 1e6
 """The variance of an unknown state against that of the noise."""
 
-EXACT = 1e-9
+FAR = 100.0
+"""The variance of an unknown state against the square of its distance from where it is thought to be, at least."""
+
+EXACT = 1e-11
 """A series whose deviations are relatively smaller than this is one without noise."""
 
 
@@ -32,7 +35,9 @@ class Start(NamedTuple):
 
     mean_BN: Tensor
     square: float
-    """Mean square of what the model without noise leaves of a piece, in units of the state."""
+    """Mean square of what the model without noise leaves of a piece, in units of the state,"""
+    noise: float
+    """and the largest variance of the noise of the model, in the same units."""
 
 
 @torch.no_grad()
@@ -47,26 +52,30 @@ def unknown_start(y: Tensor, model: GaussianModel, lengths: Tensor | None) -> St
     count = max(1, -(-T // length))
     places = begins.to(y.device)[:, None] + torch.arange(count * length, device=y.device)
     padded = torch.cat([y, y.new_full((B, 1, O), math.nan)], 1)
-    pieces = padded.gather(1, places.clamp_max(T)[..., None].expand(-1, -1, O)).reshape(B, count, length * O)
-    there = ~pieces.isnan()
-    pieces = pieces.nan_to_num()
-    seen_from = observed_from(model, length) * there[..., None]
-    inverse = torch.linalg.pinv(seen_from, rtol=1e-10)
-    first = (inverse @ pieces[..., None])[..., 0]
-    left = (pieces - (seen_from @ first[..., None])[..., 0]).square().sum()
-    spare = there.sum() - (seen_from.mT * inverse).sum((-1, -2)).sum().round()  # the trace is the rank
-    mean = first[:, 0].clone()
-    for begin in begins[begins > 0].unique().tolist():
+    pieces = padded.gather(1, places.clamp_max(T)[..., None].expand(-1, -1, O)).reshape(B * count, length * O)
+    there, pieces = ~pieces.isnan(), pieces.nan_to_num()
+    # Most pieces miss nothing: one inverse serves them all.
+    kinds, kind = torch.unique(there, dim=0, return_inverse=True)
+    views = observed_from(model, length) * kinds[..., None]
+    inverses = torch.linalg.pinv(views, rtol=1e-10)
+    first = torch.zeros(B * count, N, dtype=y.dtype, device=y.device)
+    left, spare = y.new_zeros(()), int(there.sum())
+    for i, (view, inverse) in enumerate(zip(views, inverses)):
+        here = (kind == i).nonzero()[:, 0]
+        first[here] = pieces[here] @ inverse.mT
+        left = left + (pieces[here] - first[here] @ view.mT).square().sum()
+        spare -= len(here) * round(float((view.mT * inverse).sum()))  # the trace is the rank
+    mean = first.reshape(B, count, N)[:, 0].clone()
+    for begin in sorted(set(begins[begins > 0].tolist())):
         back = torch.linalg.pinv(torch.linalg.matrix_power(model.transition, begin), rtol=1e-6)
         mean[begins == begin] = mean[begins == begin] @ back.mT
-    unit = float(model.design.square().sum(-1).max()) if model.design.numel() else 0.0
     square = float(left / spare) if spare > 0 else 0.0
-    values = y.nan_to_num()
-    largest = float(values.square().max()) if y.numel() else 0.0
-    if not square > EXACT**2 * largest:
+    if not square > EXACT**2 * largest_of(y.nan_to_num().square()):
         square = around(y)
     mean = torch.where(mean.isfinite(), mean, 0)
-    return Start(mean, square / unit if unit > 0 and math.isfinite(square) else 0.0)
+    unit = largest_of(model.design.square().sum(-1)) or 1.0
+    noise = max(largest_of(model.observation_noise.diagonal()) / unit, largest_of(model.state_noise.diagonal()))
+    return Start(mean, square / unit if math.isfinite(square) else 0.0, noise)
 
 
 @torch.no_grad()
@@ -75,12 +84,12 @@ def follows(y: Tensor, model: GaussianModel, lengths: Tensor | None) -> bool:
     start = unknown_start(y, model, lengths)
     y = alone(y, model, lengths)
     x, T = start.mean_BN, model.transition
-    left = y.new_zeros(())
+    bound = EXACT * largest_of(y.nan_to_num().abs())
     for y_BO in y.unbind(1):
-        left = torch.maximum(left, (y_BO - x @ model.design.mT).abs().nan_to_num().max())
+        if largest_of((y_BO - x @ model.design.mT).abs().nan_to_num()) > bound:
+            return False
         x = x @ T.mT
-    largest = y.nan_to_num().abs().max() if y.numel() else left
-    return bool(left <= EXACT * largest)
+    return True
 
 
 def alone(y: Tensor, model: GaussianModel, lengths: Tensor | None) -> Tensor:
@@ -102,6 +111,11 @@ def observed_from(model: GaussianModel, length: int) -> Tensor:
     for _ in range(length - 1):
         rows.append(rows[-1] @ model.transition)
     return torch.cat(rows)
+
+
+def largest_of(values: Tensor) -> float:
+    """The largest of them; 0 of none."""
+    return float(values.max()) if values.numel() else 0.0
 
 
 def around(y: Tensor) -> float:

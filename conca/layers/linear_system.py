@@ -11,6 +11,7 @@ M inputs, O outputs, N states.
 
 from __future__ import annotations
 
+import math
 from typing import Self
 
 import torch
@@ -41,13 +42,14 @@ class LinearSystem(nn.Module):
     Args:
         A, B, C, D: (N, N), (N, M), (O, N), (O, M); without C the state is the output, without D there is no direct path. A
             `nn.Parameter` is trained, any other tensor is kept as it is. With a time axis in front, (T, N, N) and so on, they vary.
-        dt: length of a step; a tensor (T,) varies. Only for continuous systems.
+        dt: length of a step, above 0; a tensor (T,) varies. Only for continuous systems.
         transform: from continuous to discrete time: "zoh" (the input is held over the step), "forward_euler", "backward_euler",
             "bilinear"; None where A and B are discrete already.
         alpha: the generalised bilinear transform with this alpha (0..1), in the place of `transform`.
 
     Raises:
-        BadInput: for shapes that do not fit each other, an unknown transform, alpha outside 0..1.
+        BadInput: for shapes, precisions or devices that do not fit each other, an unknown transform, alpha outside 0..1, a step that
+            is not above 0.
     """
 
     A: Tensor
@@ -72,11 +74,13 @@ class LinearSystem(nn.Module):
             raise BadInput(f"LinearSystem: unknown transform {transform!r}; {nearest(transform, ops.TRANSFORMS)}")
         if alpha is not None and not (transform in ("zoh", "bilinear") and 0 <= alpha <= 1):
             raise BadInput(f"LinearSystem: alpha is {alpha}, with transform {transform!r}; give alpha alone, in 0..1")
+        for name, given in {"A": A, "B": B, "C": C, "D": D}.items():
+            if not isinstance(given, Tensor) and (given is not None or name in "AB"):
+                raise BadInput(f"LinearSystem: {name} must be a tensor, got {type(given).__name__}")
         if C is None:
             C = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
         self.transform, self.alpha = transform, alpha
-        step = dt if isinstance(dt, Tensor) else torch.tensor(float(dt), dtype=A.dtype, device=A.device)
-        for name, value in {"A": A, "B": B, "C": C, "D": D, "dt": step}.items():
+        for name, value in {"A": A, "B": B, "C": C, "D": D, "dt": time_step(dt, A)}.items():
             if isinstance(value, nn.Parameter):
                 self.register_parameter(name, value)
             else:
@@ -137,13 +141,14 @@ class LinearSystem(nn.Module):
 
         Args:
             x: where it begins; None is a state of zeros.
-            elapsed: (B, T), time since the previous sample in units of dt: steps that differ by row.
+            elapsed: (B, T), time since the previous sample in units of dt, not below 0: steps that differ by row.
             time: number of the first sample, where parameters vary.
 
         Raises:
             BadInput: for shapes that do not fit, for `elapsed` given to a discrete system, and where a time axis is too short.
         """
         x = self._state(u, x)
+        self._timed(u, elapsed)
         a, b = self._discretised(elapsed, time, u.shape[1])
         c = self._section(self.C, time, u.shape[1])
         d = None if self.D is None else self._section(self.D, time, u.shape[1])
@@ -156,8 +161,11 @@ class LinearSystem(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """The same all at once: u (B, T, M) is convolved with the kernel, and the first state decays beside it.
 
+        Fourier transforms round against the largest number of the whole. Where a system grows, early outputs, which are small
+        beside the last ones, lose as many digits as lie between them; read such a system by `recurrence`.
+
         Raises:
-            BadInput: where anything varies in time: then there is no one kernel.
+            BadInput: for shapes that do not fit, and where anything varies in time: then there is no one kernel.
         """
         self._invariant("convolution", elapsed)
         a, b = self.discretised()
@@ -167,9 +175,11 @@ class LinearSystem(nn.Module):
         """The outputs 0, 1, ... samples after a unit input: C b + D, C a b, C a^2 b, ...: (length, O, M).
 
         Raises:
-            BadInput: where anything varies in time.
+            BadInput: where anything varies in time, and for a negative length.
         """
         self._invariant("kernel", None)
+        if length < 0:
+            raise BadInput(f"LinearSystem.kernel: length must be at least 0, got {length}")
         a, b = self.discretised()
         return ops.kernel(a, b, self.C, self.D, length)
 
@@ -187,7 +197,14 @@ class LinearSystem(nn.Module):
                     "build it from continuous A and B with a transform"
                 )
             return A, B
-        return ops.discretised(A, B, dt if elapsed is None else dt * elapsed.to(dt.dtype), self.transform, self.alpha)
+        step = dt if elapsed is None else dt * elapsed.to(dt.dtype)
+        try:
+            return ops.discretised(A, B, step, self.transform, self.alpha)
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            raise BadInput(
+                "LinearSystem: the transform has a pole where dt times an eigenvalue of A is one over its alpha (1 for backward "
+                "Euler, 2 for bilinear), and one is there; take another dt, or the zero-order hold"
+            ) from error
 
     def _section(self, value: Tensor, time: int, length: int | None, axes: int = 2) -> Tensor:
         """The samples from `time` on of what varies; a constant as it is."""
@@ -208,8 +225,23 @@ class LinearSystem(nn.Module):
                 "came, and no one kernel says it (the system is not time-invariant); use recurrence or step"
             )
 
+    def _timed(self, u: Tensor, elapsed: Tensor | None) -> None:
+        """Raises BadInput for times that are none, or not those of u."""
+        if elapsed is None:
+            return
+        if not isinstance(elapsed, Tensor) or elapsed.shape != u.shape[:2]:
+            shape = tuple(elapsed.shape) if isinstance(elapsed, Tensor) else type(elapsed).__name__
+            raise BadInput(f"LinearSystem: expected elapsed of shape {tuple(u.shape[:2])}, got {shape}")
+        if not bool((elapsed >= 0).all()):
+            raise BadInput("LinearSystem: elapsed is time since the previous sample, so it must be a number from 0 on")
+
     def _state(self, u: Tensor, x: Tensor | None) -> Tensor:
-        """The state to begin with, after a look at the shapes."""
+        """The state to begin with, in the precision of the system, after a look at the shapes."""
+        for name, value in (("u", u), ("the state", x)):
+            if value is not None and not isinstance(value, Tensor):
+                raise BadInput(f"LinearSystem: {name} must be a tensor, got {type(value).__name__}")
+            if value is not None and value.device != self.A.device:
+                raise BadInput(f"LinearSystem: {name} is on {value.device}, the system on {self.A.device}")
         if u.dim() != 3 or u.shape[2] != self.n_inputs:
             raise BadInput(f"LinearSystem: expected u of shape (batch, time, {self.n_inputs}), got {tuple(u.shape)}")
         if u.dtype != self.A.dtype:
@@ -220,7 +252,10 @@ class LinearSystem(nn.Module):
             return self.init_state(len(u))
         if x.shape != (len(u), self.n_states):
             raise BadInput(f"LinearSystem: expected a state of shape ({len(u)}, {self.n_states}), got {tuple(x.shape)}")
-        return x
+        x = x.to(u.dtype)
+        if torch.compiler.is_compiling():
+            return x
+        return x.clone() if x.is_inference() and not torch.is_inference_mode_enabled() else x
 
     def _fitting(self) -> None:
         """Raises BadInput for matrices that do not fit each other."""
@@ -233,6 +268,24 @@ class LinearSystem(nn.Module):
                 )
         if not all(v is None or v.is_floating_point() for v in (self.A, self.B, self.C, self.D)) or self.dt.dim() > 1:
             raise BadInput("LinearSystem: the matrices must be floating point, and dt one number or one per sample")
+        for name in ("B", "C", "D", "dt"):
+            value = getattr(self, name)
+            if value is not None and (value.dtype, value.device) != (self.A.dtype, self.A.device):
+                raise BadInput(
+                    f"LinearSystem: {name} is {value.dtype} on {value.device}, A {self.A.dtype} on {self.A.device}; bring one to "
+                    "the other with .to(...)"
+                )
         spans = {len(v) for v in (self.A, self.B, self.C, self.D) if v is not None and v.dim() == 3}
         if len(spans | {len(self.dt)} if self.dt.dim() else spans) > 1:
             raise BadInput(f"LinearSystem: {', '.join(self.varying())} vary over different numbers of samples")
+
+
+def time_step(dt: float | Tensor, like: Tensor) -> Tensor:
+    """dt in the precision of `like`. Raises BadInput unless all of it is above 0 and finite."""
+    if isinstance(dt, bool) or not isinstance(dt, (int, float, Tensor)):
+        raise BadInput(f"LinearSystem: dt must be a number or a tensor, got {type(dt).__name__}")
+    if not isinstance(dt, Tensor):
+        dt = torch.tensor(float(dt), dtype=like.dtype, device=like.device)
+    if not dt.is_meta and not bool(((dt > 0) & (dt < math.inf)).all()):
+        raise BadInput("LinearSystem: dt is the length of a step, so it must be above 0 and finite")
+    return dt if isinstance(dt, nn.Parameter) else dt.to(like.dtype if like.is_floating_point() else dt.dtype)

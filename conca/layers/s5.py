@@ -50,7 +50,7 @@ class Structure:
     """What the matrices of S5 are made of.
 
     Raises:
-        ValueError: for numbers that are not positive.
+        ValueError: for numbers that are not positive, or not whole.
     """
 
     blocks: int = 1
@@ -62,8 +62,10 @@ class Structure:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """From a dict. Raises ValueError for a key that is not known."""
+        """From a dict. Raises ValueError for anything else, and for a key that is not known."""
         known = cls.__dataclass_fields__
+        if not isinstance(options, Mapping):
+            raise ValueError(f"structure must be a Structure or a dict, got {options!r}")
         for name in options:
             if name not in known:
                 raise ValueError(f"structure has no {name!r}; {nearest(name, known)}")
@@ -72,8 +74,10 @@ class Structure:
     def __post_init__(self) -> None:
         for name in ("blocks", "rank", "clip"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"structure: {name} must be positive, got {value}")
+            if value is not None and not (isinstance(value, float | int) and value > 0):
+                raise ValueError(f"structure: {name} must be positive, got {value!r}")
+            if name != "clip" and value is not None and not isinstance(value, int):
+                raise ValueError(f"structure: {name} must be a whole number, got {value!r}")
 
 
 class S5(Mixer[S5State]):

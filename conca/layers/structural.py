@@ -31,7 +31,7 @@ def structural(
     seasonal: int | None = None,
     harmonics: int | None = None,
     variances: dict[str, float] | None = None,
-    diffuse: float = 1e6,
+    diffuse: float | None = None,
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
 ) -> GaussianSystem:
@@ -47,12 +47,13 @@ def structural(
         harmonics: with `seasonal`: trigonometric seasons with so many harmonics, two states each, one variance.
         variances: "irregular", "level", "trend", "seasonal" at the start, 1 if not given; one of 0 stays 0, so that its part is
             deterministic. `fit` finds the rest: only the variances are learnt.
-        diffuse: variance of the first state, of which nothing is known; large against the data, and not 1e10 times as large.
+        diffuse: variance of the first state, of which nothing is known, around 0; large against the data, and not 1e10 times as
+            large. None finds it, and around what, in the series (`GaussianSystem.init_state`).
 
     Raises:
         BadInput: for no part at all, a trend without level, a season shorter than 2, more harmonics than it has, an unknown variance.
     """
-    if (trend and not level) or not (level or seasonal) or (harmonics is not None and seasonal is None):
+    if (trend and not level) or not (level or seasonal is not None) or (harmonics is not None and seasonal is None):
         raise BadInput(
             "structural: a trend needs a level, harmonics need a season, and there must be a level or a season"
         )
@@ -94,7 +95,9 @@ def level_part(trend: bool) -> Part:
 
 def season_part(length: int, harmonics: int | None) -> Part:
     """Dummy seasons, or trigonometric ones."""
-    if length < 2 or (harmonics is not None and not 1 <= harmonics <= length // 2):
+    if isinstance(length, bool) or not isinstance(length, int) or length < 2:
+        raise BadInput(f"structural: a season has 2 samples or more, got seasonal={length}")
+    if harmonics is not None and not 1 <= harmonics <= length // 2:
         raise BadInput(
             f"structural: a season of {length} samples has from 1 to {length // 2} harmonics, got {harmonics}"
         )

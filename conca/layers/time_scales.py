@@ -17,8 +17,9 @@ def drawn(size: int, dt: tuple[float, float], step_rescale: float, **to: Any) ->
     Raises:
         ValueError: for bounds that are not two positive numbers in order, and a `step_rescale` that is not positive.
     """
-    if not (isinstance(dt, tuple | list) and len(dt) == 2 and 0 < dt[0] <= dt[1] < math.inf):
+    fine = isinstance(dt, tuple | list) and len(dt) == 2 and all(isinstance(bound, float | int) for bound in dt)
+    if not (fine and 0 < dt[0] <= dt[1] < math.inf):
         raise ValueError(f"dt must be two positive bounds in order, got {dt}")
-    if not 0 < step_rescale < math.inf:
+    if not (isinstance(step_rescale, float | int) and 0 < step_rescale < math.inf):
         raise ValueError(f"step_rescale must be positive, got {step_rescale}")
     return torch.empty(size, **to).uniform_(math.log(dt[0]), math.log(dt[1]))

@@ -6,13 +6,11 @@ stand in brackets, `*2` repeats it. `module:Class` and `file.py:Class` may stand
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
 import inspect
-import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self, cast
@@ -24,9 +22,10 @@ from conca.layers.attention import Attention
 from conca.layers.lstm import LSTM
 from conca.layers.mixer import Mixer, Work
 from conca.layers.s4d import S4D
+from conca.models.words import words
 from conca.types import BadInput, S, State, nearest
 
-__all__ = ["Block", "Stack", "family", "pattern", "words"]
+__all__ = ["Block", "Stack", "family", "pattern"]
 
 
 class Block(Mixer[S]):
@@ -154,7 +153,6 @@ class Stack(Mixer[tuple[State, ...]]):
 
 MOST = 500
 """Blocks that a pattern may ask for."""
-WORD = re.compile(r"\s*([^\s()*]+)(\((?:[^()]|\([^()]*\))*\))?(?:\*(\d+))?(?=\s|$)")
 
 
 def pattern(text: str, d_model: int, *, dropout: float = 0.0) -> Stack:
@@ -179,20 +177,6 @@ def pattern(text: str, d_model: int, *, dropout: float = 0.0) -> Stack:
     if not parts:
         raise BadInput(f"the pattern {text!r} names no layer; families: {', '.join(families())}")
     return Stack(parts)
-
-
-def words(text: str) -> Iterator[tuple[str, dict[str, Any], int]]:
-    """The words of a pattern: name, options, how often. Raises BadInput where there is no word."""
-    at = 0
-    while text[at:].strip():
-        word = WORD.match(text, at)
-        if word is None:
-            raise BadInput(
-                f"cannot read the pattern {text!r} at {text[at:].strip()!r}; write 's4d*2 attention(window=64)'"
-            )
-        name, brackets, times = word.groups()
-        yield name, _options(brackets or "()", word[0].strip()), int((times or "1").lstrip("0")[:9] or 0)
-        at = word.end()
 
 
 def family(name: str) -> type[Mixer[Any]]:
@@ -248,16 +232,6 @@ def _from_file(path: Path) -> Any:
     finally:
         sys.path.remove(str(path.parent))
     return module
-
-
-def _options(brackets: str, word: str) -> dict[str, Any]:
-    try:
-        call = ast.parse(f"f{brackets}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
-            raise ValueError
-        return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError) as error:
-        raise BadInput(f"cannot read the options of {word!r}; write them as in attention(window=64)") from error
 
 
 def _made(name: str, d_model: int, options: dict[str, Any]) -> Mixer[Any]:

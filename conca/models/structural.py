@@ -30,16 +30,12 @@ import torch
 from torch import Tensor, nn
 
 from conca.layers.mixer import Role
-from conca.models.stack import words
+from conca.models.words import HARMONICS
 from conca.ops.kalman_diagonal import Belief, DiagonalModel, Read, diagonal_filter, spread_of
-from conca.types import BadInput, nearest
+from conca.types import BadInput
 
-__all__ = ["Structural", "Structure", "structure_options"]
+__all__ = ["Structural", "Structure"]
 
-WORD = "kalman"
-OPTIONS = {"harmonics": 6}
-"""Waves of the day, or of what is the shortest season, at most; 0: no seasons."""
-MOST_HARMONICS = 100
 SHARES = 1.0, 1.5, 0.5
 """How many the first cycle, the second and the third have, as a share of that."""
 NEAR = 10
@@ -68,7 +64,7 @@ class Structure:
     numbers: int = 0
     known_numbers: tuple[int, ...] = ()
     known_categories: tuple[int, ...] = ()
-    harmonics: int = OPTIONS["harmonics"]
+    harmonics: int = HARMONICS
 
     def __post_init__(self) -> None:
         for name in ("turns", "known_numbers", "known_categories"):
@@ -109,34 +105,6 @@ def rank(harmonic: int, ratio: float) -> float:
         return harmonic
     whole = round(harmonic / ratio)
     return whole + abs(harmonic - whole * ratio)
-
-
-def structure_options(layers: str) -> dict[str, Any] | None:
-    """The options of a pattern that asks for a structural forecaster, None if it asks for layers.
-
-    Raises:
-        BadInput: for other words beside it, and for unknown options.
-
-    >>> structure_options("kalman(harmonics=3)"), structure_options("lstm*2")
-    ({'harmonics': 3}, None)
-    """
-    if WORD not in layers.lower():
-        return None
-    found = list(words(layers))
-    ours = [name.lower() == WORD for name, _, _ in found]
-    if not any(ours):
-        return None
-    if len(found) > 1 or found[0][2] != 1:
-        line = f"layers {layers!r}: '{WORD}' is a forecaster by itself and no layer"
-        raise BadInput(f"{line}; write '{WORD}' alone, or a pattern without it")
-    options = OPTIONS | found[0][1]
-    for name in options:
-        if name not in OPTIONS:
-            raise BadInput(f"layers {layers!r}: unknown option '{name}'; {nearest(name, OPTIONS)}")
-    count = options["harmonics"]
-    if type(count) is not int or not 0 <= count <= MOST_HARMONICS:
-        raise BadInput(f"layers {layers!r}: harmonics must be a whole number from 0 to {MOST_HARMONICS}")
-    return options
 
 
 class Structural(nn.Module):

@@ -14,6 +14,8 @@ Gu, Dao, Ermon, Rudra and Re, HiPPO, 2020, appendices B.3 and E. The update of L
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -75,13 +77,18 @@ def project(
         alpha, beta: as in `conca.ops.hippo.transition`.
 
     Raises:
-        BadInput: for an unknown measure or method, a scaled memory that does not exist, and a state of another shape.
+        BadInput: for an unknown measure or method, a scaled memory that does not exist, a step that is not above 0, less than
+            nothing seen, and a state of another shape.
     """
     scaled = measure in SCALED if scaled is None else scaled
     if scaled:
         scalable(measure)
     if method not in METHODS:
         raise BadInput(f"HiPPO: no method is called {method!r}; {nearest(method, METHODS)}")
+    if not 0 < dt < math.inf:
+        raise BadInput(f"HiPPO: dt is the time between samples, above 0 and finite, got {dt}")
+    if not 0 <= seen < math.inf:
+        raise BadInput(f"HiPPO: seen is how many samples were read before, at least 0, got {seen}")
     if u.dim() not in (2, 3):
         raise BadInput(f"HiPPO: u has shape {tuple(u.shape)}; it must be (batch, time) or (batch, time, channels)")
     system = transition(measure, size, alpha=alpha, beta=beta)

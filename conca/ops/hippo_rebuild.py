@@ -47,8 +47,13 @@ def rebuild(
         alpha, beta: as in `conca.ops.hippo.transition`.
 
     Raises:
-        BadInput: for ages outside the memory, and a span for a measure that has none.
+        BadInput: for ages outside the memory, or not in a list (K,), coefficients that are not floating point, and a span for a
+            measure that has none.
     """
+    if coefficients.dim() < 1 or not coefficients.is_floating_point():
+        raise BadInput(
+            f"HiPPO: coefficients must be floating point of shape (..., N), got {coefficients.dtype} {tuple(coefficients.shape)}"
+        )
     g_KN = basis(measure, coefficients.shape[-1], ages, span=span, alpha=alpha, beta=beta)
     return coefficients @ g_KN.to(coefficients).mT
 
@@ -66,6 +71,8 @@ def basis(
         raise BadInput(
             f"HiPPO {measure!r}: span is {span}; only {' and '.join(SCALED)} take it, and it must be positive"
         )
+    if ages.dim() != 1:
+        raise BadInput(f"HiPPO: ages must be a list (K,), got shape {tuple(ages.shape)}; of one age, give ages[None]")
     s, longest = ages.double(), reach(measure, span)
     least, most = (float(end) for end in torch.aminmax(s.detach())) if s.numel() else (0.0, 0.0)
     if not (least >= 0 and most <= longest * (1 + 1e-9)):

@@ -68,7 +68,7 @@ WORDS = {
     "a target that is no column": (["table.csv", *FIT, "--target", "laod"], ["laod", "load"]),
     "a time that is no column": (["table.csv", "--target", "load", "--time", "tiem", "--horizon", 6], ["tiem", "time"]),
     "a series that is no column": (["table.csv", *FIT, "--series", "hat"], ["hat", "heat"]),
-    "an unknown layer": (["table.csv", *FIT, "--layers", "s4"], ["s4", "s4d"]),
+    "an unknown layer": (["table.csv", *FIT, "--layers", "s4dd"], ["s4dd", "s4d"]),
     "an unknown option of a layer": (["table.csv", *FIT, "--layers", "s4d(d_stat=4)"], ["d_stat", "d_state"]),
     "a pattern that cannot be read": (["table.csv", *FIT, "--layers", "s4d(d_state"], ["s4d(d_state"]),
     "an unknown option": (["table.csv", *FIT, "--layrs", "s4d"], ["--layrs", "--layers"]),

@@ -99,7 +99,7 @@ def test_warm_compiles_every_kernel_first(say: Callable, monkeypatch: pytest.Mon
         (["mine.py:Choosy"], "colour"),
         (["broken.py:Sum"], "SyntaxError"),
         (["no.such.module:Sum"], "no.such.module"),
-        (["s4"], "s4d"),
+        (["s4dd"], "s4d"),
         (["--family", "lstn"], "lstm"),
         (["--family", "hopfeild"], "hopfield"),
         (["mine.py:Sum", "--family", "lstm"], "not both"),

@@ -41,7 +41,7 @@ def pair(name):
     """Ours and theirs, at the same variances."""
     options, specification, theirs, values = MODELS[name]
     system = structural(**options)
-    system = structural(**options, variances=dict(zip(system.names, values)))
+    system = structural(**options, variances=dict(zip(system.names, values)), diffuse=1e6)
     return system, lambda y: UnobservedComponents(y, specification, **theirs).smooth(values)
 
 
@@ -100,7 +100,7 @@ def test_smoothed_covariances_are_those_of_statsmodels_from_a_known_start(name):
 def test_a_smoothed_level_is_right_where_nothing_was_known():
     """Two levels of one series, seen twice: the covariance of the first state by hand, to ten digits; diffuse starts cost none."""
     q, h, diffuse = 0.4, 1.3, 1e6
-    system = structural(variances={"irregular": h, "level": q})
+    system = structural(variances={"irregular": h, "level": q}, diffuse=diffuse)
     smoothed = system.smooth(torch.tensor([1.0, 2.0])[None, :, None])
     joint = torch.tensor([[diffuse, diffuse], [diffuse, diffuse + q]])
     expected = torch.linalg.inv(torch.tensor([[1 / diffuse + 1 / q, -1 / q], [-1 / q, 1 / q]]) + torch.eye(2) / h)
@@ -192,7 +192,7 @@ def test_gradients_reach_every_parameter_and_the_start():
     ids=["level", "trend", "season"],
 )
 def test_a_fit_is_at_least_as_likely_as_that_of_statsmodels(options, specification, theirs, y):
-    system = structural(**options)
+    system = structural(**options, diffuse=1e6)
     fit = system.fit(tensor(y)[None, :, None])
     expected = UnobservedComponents(y, specification, **theirs).fit(disp=0, maxiter=500)
     assert fit.converged
@@ -220,7 +220,7 @@ def test_a_fit_finds_what_a_series_was_made_with():
 
 
 def test_a_start_is_brought_to_the_scale_of_the_series_by_one_factor():
-    y, system = 1e3 * tensor(simulated(80))[None, :, None], structural(trend=True)
+    y, system = 1e3 * tensor(simulated(80))[None, :, None], structural(trend=True, diffuse=1e6)
     noises = system.log_state_noise, system.log_observation_noise
     rescale(noises, lambda: system.log_likelihood(y).sum(), 78)
     assert len(set(system.variances().values())) == 1, "all were 1 before"
@@ -287,7 +287,8 @@ def test_its_parameters_are_kept_on_disk():
         ({"level": False}, "there must be a level or a season"),
         ({"level": False, "trend": True, "seasonal": 4}, "a trend needs a level"),
         ({"harmonics": 2}, "harmonics need a season"),
-        ({"seasonal": 1}, "a season of 1 samples"),
+        ({"seasonal": 1}, "a season has 2 samples or more, got seasonal=1"),
+        ({"seasonal": 0}, "got seasonal=0"),
         ({"seasonal": 7, "harmonics": 4}, "from 1 to 3 harmonics, got 4"),
         ({"variances": {"levle": 1.0}}, "did you mean 'level'"),
         ({"variances": {"level": -1.0}}, "negative variance"),

@@ -9,7 +9,8 @@ import torch
 from torch.testing import assert_close
 
 from conca.models.forecast import ForecastNetwork, NetworkConfig
-from conca.models.structural import Structural, Structure, structure_options
+from conca.models.structural import Structural, Structure
+from conca.models.words import structure_options
 from conca.ops.bodies import plain_bodies, watched
 from conca.ops.kalman import GaussianModel, KalmanState, kalman_filter
 from conca.types import BadInput
