@@ -60,7 +60,21 @@ def fit_run(
         evaluation=Evaluation.of([trial]),
         history=pd.DataFrame(first.trained.history),
     )
-    return run, [*first.panel.notices, *words_about(panel, plan, run.scores, config.horizon)]
+    return run, [*first.panel.notices, *unused(learnt), *words_about(panel, plan, run.scores, config.horizon)]
+
+
+def unused(learnt: Learnt) -> list[str]:
+    """What a structural forecaster leaves aside, though it is in the table."""
+    schema = learnt.schema
+    if learnt.network.config.structure is None:
+        return []
+    lines = []
+    idle = [name for name in (*schema.numeric, *schema.categorical) if name not in schema.known]
+    if idle:
+        lines.append(f"not used: {', '.join(idle)}; 'kalman' uses covariates that are known in advance (known) alone")
+    if not learnt.network.config.structure.turns:
+        lines.append("no seasons: 'kalman' finds them by the calendar, and this table has no times, or too few")
+    return lines
 
 
 def words_about(panel: Panel, plan: Plan, scores: pd.DataFrame, horizon: int) -> list[str]:
@@ -79,8 +93,8 @@ def verdict(scores: pd.DataFrame) -> list[str]:
     best = str(mae.idxmin())
     if best == MODEL:
         return []
-    worse = mae[MODEL] / mae[best] - 1 if mae[best] > 0 else np.inf
-    return [f"the lowest MAE here is that of '{best}' ({mae[best]:.4g}); the model's is {worse:.0%} higher"]
+    higher = f"{mae[MODEL] / mae[best] - 1:.0%} higher" if mae[best] > 0 else f"{mae[MODEL]:.2g}"
+    return [f"the lowest MAE here is that of '{best}' ({mae[best]:.4g}); the model's is {higher}"]
 
 
 def latest(config: ForecastConfig, learnt: Learnt) -> list[Floats]:

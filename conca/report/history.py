@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 TITLE = "Training"
 READING = (
-    "Training loss is measured on the pieces that the network learns from, with dropout, and validation loss on rows that it does "
+    "Training loss is measured on the pieces that the model learns from (networks with dropout), and validation loss on rows that it does "
     "not learn from, so the second may well be the lower one. Training should stop near the lowest point of the validation loss; "
     "where that was still falling at the end, more epochs may help."
 )

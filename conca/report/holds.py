@@ -20,7 +20,7 @@ __all__ = ["chapter", "grown"]
 
 TITLE = "What the state holds"
 READING = (
-    "The state is all that the network keeps of a series: its size, not the length of the past, is what one more series costs while "
+    "The state is all that the model keeps of a series: its size, not the length of the past, is what one more series costs while "
     "rows stream in. Multiply-adds are for one row of one series."
 )
 LENGTHS = (1, 4, 16, 64, 256, 1024)

@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 TITLE = "What it remembers"
 READING = (
     "First measured, whatever the layers are: a series stands still at its mean, one past value is raised, and the median forecast "
-    "moves by a share of that. How slowly the lines fall says how long the network remembers. The forecast itself starts from the "
+    "moves by a share of that. How slowly the lines fall says how long the model remembers. The forecast itself starts from the "
     "last known value{seasons}: what was there counts for much, whatever the layers remember."
 )
 SEASONS = ", corrected by what came {rows} rows before each step, as far as the table has such a season"

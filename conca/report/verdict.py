@@ -22,7 +22,7 @@ READING = (
     "the lowest and the highest quantile"
 )
 REFIT = (
-    "After that a new network learned from all rows, for as many steps: it makes the forecasts of this run, and the chapters on what "
+    "After that a new model learned from all rows, for as many steps: it makes the forecasts of this run, and the chapters on what "
     "it remembers are about it. On the rows once held out it scores as below, which says how well it fits, not how well it forecasts:"
 )
 NOTHING = (

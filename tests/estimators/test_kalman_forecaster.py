@@ -179,3 +179,13 @@ def test_what_it_cannot_be_is_one_line(layers: str) -> None:
     with pytest.raises(BadInput, match="kalman") as error:
         conca.Forecaster(3, layers=layers)
     assert "\n" not in str(error.value)
+
+
+def test_what_is_left_aside_is_said() -> None:
+    table = pd.DataFrame({"load": simulated(rows=120), "heat": np.arange(120.0)})
+    model = conca.Forecaster(2, layers="kalman", length=32, epochs=1, batch_size=2)
+    model.fit(table, target="load", refit=False, progress=False)
+    said = " ".join(model.notices_)
+    assert "not used: heat; 'kalman' uses covariates that are known in advance" in said
+    assert "no seasons: 'kalman' finds them by the calendar" in said
+    assert "not used" not in " ".join(many().notices_) and "no seasons" not in " ".join(many().notices_)
