@@ -173,7 +173,7 @@ class GaussianSystem(nn.Module):
         covariance = self.covariance
         if covariance is None:
             if self.diffuse is None:
-                return self._unknown(batch, y, u, lengths, fitting=False)
+                return self._unknown(batch, y, u, lengths, fitting=False)[0]
             covariance = self.diffuse * torch.eye(size, dtype=like.dtype, device=like.device)
         mean = torch.zeros(size, dtype=like.dtype, device=like.device) if self.mean is None else self.mean
         return KalmanState(mean.expand(batch, -1), covariance.expand(batch, -1, -1))
@@ -306,7 +306,9 @@ class GaussianSystem(nn.Module):
                 "fit: the model follows y exactly, without noise (as a level follows a constant, a trend a line), so its variances go "
                 "to 0 and its likelihood has no largest value; there is nothing to fit"
             )
-        first = self._unknown(len(y), y, u, lengths, fitting=True) if unknown and self.diffuse is None else None
+        first, width = None, 0.0
+        if unknown and self.diffuse is None:
+            first, width = self._unknown(len(y), y, u, lengths, fitting=True)
 
         def likelihood() -> Tensor:
             return self.log_likelihood(y, first, u=u, lengths=lengths, burn=burn).sum()
@@ -314,12 +316,12 @@ class GaussianSystem(nn.Module):
         learnt = [p for p in self.parameters() if p.requires_grad]
         if first is not None and all(noise.requires_grad for noise in noises):
             largest = float(torch.cat(noises).detach().max().exp())  # far from the scale of y nothing could be computed
-            shift(noises, float(first.covariance_BNN[0, 0, 0]) / WIDE / largest if largest > 0 else 1.0)
+            shift(noises, width / WIDE / largest if largest > 0 else 1.0)
         fit = maximise(learnt, noises, likelihood, count, steps, starts, tolerance)
         if first is not None:
             self.start_mean.copy_(first.mean_BN.mean(0))
             self.start_apart.copy_((first.mean_BN - self.start_mean).square().max())
-            self.start_variance.copy_(first.covariance_BNN[0, 0, 0])
+            self.start_variance.fill_(width)
         return fit
 
     def variances(self) -> dict[str, float]:
@@ -343,22 +345,24 @@ class GaussianSystem(nn.Module):
 
     def _unknown(
         self, batch: int, y: Tensor | None, u: Tensor | None, lengths: Tensor | None, *, fitting: bool
-    ) -> KalmanState:
-        """The first state of which nothing is known, wide against y, and before a fit against the noise of the model too."""
+    ) -> tuple[KalmanState, float]:
+        """The first state of which nothing is known, and its variance: wide against y, before a fit against the noise, too."""
         like, size = self.system.A, self.system.n_states
         fitted = not fitting and bool(self.start_variance.isfinite())
         width, mean = float(self.start_variance) if fitted else WIDE, like.new_zeros(size).detach()
+        spread = torch.eye(size, dtype=like.dtype, device=like.device)
         if y is not None and size:
             model = self._fixed(u, y)
             found = unknown_start(y, model, lengths)
-            mean, square = found.mean_BN, found.square if fitting else max(found.square, found.noise)
+            mean, spread = found.mean_BN, found.spread_BNN
+            square = found.square if fitting else max(found.square, found.noise)
             width = width if fitted or not square > 0 else WIDE * square
             if self.mean is not None and len(y):
                 width = max(width, FAR * float((mean - self.mean.detach()).square().max()))
         elif fitted:
             mean, width = self.start_mean, max(width, FAR * float(self.start_apart))
         mean = (mean if self.mean is None else self.mean).expand(batch, -1)
-        return KalmanState(mean, (width * torch.eye(size).to(like)).expand(batch, -1, -1))
+        return KalmanState(mean, (width * spread).expand(batch, -1, -1)), width
 
     def _inputs(self, u: Tensor | None, y: Tensor) -> Tensor | None:
         wanted = (*y.shape[:2], self.system.n_inputs)

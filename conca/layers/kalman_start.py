@@ -26,6 +26,9 @@ WIDE = 1e6
 FAR = 100.0
 """The variance of an unknown state against the square of its distance from where it is thought to be, at least."""
 
+GONE = 1e-6
+"""What of a first state is relatively smaller than this when a row begins does not count any more."""
+
 EXACT = 1e-11
 """A series whose deviations are relatively smaller than this is one without noise."""
 
@@ -38,6 +41,8 @@ class Start(NamedTuple):
     """Mean square of what the model without noise leaves of a piece, in units of the state,"""
     noise: float
     """and the largest variance of the noise of the model, in the same units."""
+    spread_BNN: Tensor
+    """A covariance that is 1 in all directions when the first observation comes."""
 
 
 @torch.no_grad()
@@ -66,16 +71,18 @@ def unknown_start(y: Tensor, model: GaussianModel, lengths: Tensor | None) -> St
         left = left + (pieces[here] - first[here] @ view.mT).square().sum()
         spare -= len(here) * round(float((view.mT * inverse).sum()))  # the trace is the rank
     mean = first.reshape(B, count, N)[:, 0].clone()
+    spread = torch.eye(N, dtype=y.dtype, device=y.device).expand(B, N, N)
     for begin in sorted(set(begins[begins > 0].tolist())):
-        back = torch.linalg.pinv(torch.linalg.matrix_power(model.transition, begin), rtol=1e-6)
-        mean[begins == begin] = mean[begins == begin] @ back.mT
+        late = begins == begin
+        back = torch.linalg.pinv(torch.linalg.matrix_power(model.transition, begin), rtol=GONE)
+        mean[late], spread = mean[late] @ back.mT, torch.where(late[:, None, None], back @ back.mT, spread)
     square = float(left / spare) if spare > 0 else 0.0
     if not square > EXACT**2 * largest_of(y.nan_to_num().square()):
         square = around(y)
     mean = torch.where(mean.isfinite(), mean, 0)
     unit = largest_of(model.design.square().sum(-1)) or 1.0
     noise = max(largest_of(model.observation_noise.diagonal()) / unit, largest_of(model.state_noise.diagonal()))
-    return Start(mean, square / unit if math.isfinite(square) else 0.0, noise)
+    return Start(mean, square / unit if math.isfinite(square) else 0.0, noise, spread)
 
 
 @torch.no_grad()

@@ -247,6 +247,17 @@ def test_the_convolution_is_refused_with_elapsed():
         ({"transform": "bilinaer"}, "did you mean 'bilinear'"),
         ({"alpha": 1.5}, "in 0..1"),
         ({"alpha": 0.5, "transform": "forward_euler"}, "alpha alone"),
+        ({"A": [[1.0]]}, "A must be a tensor, got list"),
+        ({"B": None}, "B must be a tensor, got NoneType"),
+        ({"B": torch.randn(4, 2).float()}, "B is torch.float32 on cpu, A torch.float64 on cpu"),
+        ({"C": torch.randn(3, 4).float()}, "C is torch.float32"),
+        ({"D": torch.randn(3, 2, device="meta")}, "D is torch.float64 on meta"),
+        ({"dt": "1"}, "dt must be a number or a tensor, got str"),
+        ({"dt": True}, "dt must be a number or a tensor, got bool"),
+        ({"dt": 0}, "above 0 and finite"),
+        ({"dt": torch.tensor([0.1, -1.0])}, "above 0 and finite"),
+        ({"dt": math.nan}, "above 0 and finite"),
+        ({"dt": math.inf}, "above 0 and finite"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, message):
@@ -262,12 +273,67 @@ def test_what_does_not_fit_is_refused(change, message):
         (torch.zeros(2, 5, 2, dtype=torch.float32), None, None, "u is torch.float32, the system torch.float64"),
         (torch.zeros(2, 5, 2), torch.zeros(1, 4), None, r"a state of shape \(2, 4\)"),
         (torch.zeros(2, 5, 2), None, torch.ones(2, 5), "knows no time between its samples"),
+        ([[0.0]], None, None, "u must be a tensor, got list"),
+        (torch.zeros(2, 5, 2), [0.0], None, "the state must be a tensor, got list"),
+        (torch.zeros(2, 5, 2), torch.zeros(2, 4, device="meta"), None, "the state is on meta, the system on cpu"),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(u, x, elapsed, message):
     A, B, C, D = matrices()
     with pytest.raises(BadInput, match=message):
         LinearSystem.discrete(A, B, C, D)(u, x, elapsed=elapsed)
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "message"),
+    [
+        (torch.ones(2, 9), r"elapsed of shape \(2, 5\), got \(2, 9\)"),
+        (1.0, r"elapsed of shape \(2, 5\), got float"),
+        (torch.full((2, 5), -1.0), "a number from 0 on"),
+        (torch.full((2, 5), math.nan), "a number from 0 on"),
+    ],
+)
+def test_times_that_are_none_are_refused(elapsed, message):
+    with pytest.raises(BadInput, match=message):
+        LinearSystem(*matrices())(torch.zeros(2, 5, 2), elapsed=elapsed)
+
+
+def test_no_kernel_has_a_negative_length():
+    with pytest.raises(BadInput, match="length must be at least 0, got -1"):
+        LinearSystem(*matrices()).kernel(-1)
+
+
+@pytest.mark.parametrize(("transform", "eigenvalue"), [("backward_euler", 1.0), ("bilinear", 2.0)])
+def test_a_pole_of_the_transform_is_named(transform, eigenvalue):
+    system = LinearSystem(eigenvalue * torch.eye(2), torch.ones(2, 1), transform=transform)
+    with pytest.raises(BadInput, match="has a pole where dt times an eigenvalue"):
+        system(torch.ones(1, 3, 1))
+
+
+@pytest.mark.parametrize(("B", "T", "M"), [(0, 5, 2), (2, 0, 2), (2, 5, 0), (0, 0, 2)])
+def test_the_convolution_of_nothing_is_the_recurrence(B, T, M):
+    A, inputs, C, D = matrices(M=M)
+    system, x = LinearSystem(A, inputs, C, D, dt=STEP), torch.randn(B, 4)
+    y, last = system.convolution(torch.randn(B, T, M), x)
+    expected = system(torch.zeros(B, T, M), x)
+    torch.testing.assert_close((y, last), expected)
+    assert y.shape == (B, T, 3)
+
+
+def test_a_state_made_elsewhere_and_a_step_of_another_precision_are_brought_to_the_system():
+    A, B, C, D = matrices()
+    system = LinearSystem(torch.nn.Parameter(A), B, C, D, dt=torch.tensor(STEP, dtype=torch.float32))
+    assert system.dt.dtype == torch.float64
+    u = torch.randn(2, 6, 2)
+    with torch.inference_mode():
+        _, closed = system(u[:, :3])
+    y, last = system(u[:, 3:], closed)
+    y.sum().backward()
+    assert system.A.grad.abs().max() > 0
+    torch.testing.assert_close(last, system(u)[1])
+    _, narrow = system(u[:, 3:], closed.float())
+    assert narrow.dtype == torch.float64
+    torch.testing.assert_close(narrow, last, atol=1e-5, rtol=1e-5)
 
 
 def test_systems_are_no_families():

@@ -330,3 +330,23 @@ def test_every_measure_rebuilds(measure):
 def test_what_does_not_exist_is_refused_with_the_reason(call, message):
     with pytest.raises(BadInput, match=message):
         call(torch.zeros(2, 5))
+
+
+@pytest.mark.parametrize("dt", [0.0, -1.0, math.nan, math.inf])
+def test_a_step_must_take_time(dt):
+    with pytest.raises(BadInput, match="dt is the time between samples, above 0"):
+        project(torch.ones(1, 3), "legt", 4, dt=dt)
+
+
+def test_less_than_nothing_cannot_have_been_seen():
+    with pytest.raises(BadInput, match="seen is how many samples were read before, at least 0, got -1"):
+        project(torch.ones(1, 3), "legs", 4, seen=-1)
+
+
+def test_what_is_rebuilt_must_be_a_list_of_ages_and_real_numbers():
+    with pytest.raises(BadInput, match=r"ages must be a list \(K,\), got shape \(\); of one age, give ages\[None\]"):
+        rebuild("legt", torch.ones(4), torch.tensor(0.5))
+    with pytest.raises(BadInput, match="coefficients must be floating point"):
+        rebuild("legt", torch.ones(2, 4, dtype=torch.int64), torch.tensor([0.5]))
+    with pytest.raises(BadInput, match="coefficients must be floating point"):
+        rebuild("legt", torch.tensor(1.0), torch.tensor([0.5]))
