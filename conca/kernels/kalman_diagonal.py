@@ -22,12 +22,17 @@ __all__ = ["backward", "forward", "warm"]
 
 
 @inlined
+def lost(one: float, other: float) -> float:
+    """1 - one * other, with all its digits where both are near 1: left to itself the compiler merges that product with others."""
+    return (1.0 - one) + (1.0 - other) - (1.0 - one) * (1.0 - other)
+
+
+@inlined
 def advance(S: Any, left: Any, gone: float, kept: Any, grown: Any, N: int) -> None:
     """Time goes on: what is left of covariance and mean, and the noise that has gathered."""
     for i in range(N):
         for j in range(N):
-            both = left[i] * left[j]
-            S[i, j] = both * S[i, j] + kept[i, j] * (1.0 - both) + grown[i, j] * gone
+            S[i, j] = left[i] * left[j] * S[i, j] + kept[i, j] * lost(left[i], left[j]) + grown[i, j] * gone
         S[i, N] *= left[i]
 
 
@@ -95,7 +100,7 @@ def advance_back(
         for j in range(N):
             both, slope = left[i] * left[j], G[i, j]
             total += slope * left[j] * (S[i, j] - kept[i, j])
-            dkept[i, j] += slope * (1.0 - both)
+            dkept[i, j] += slope * lost(left[i], left[j])
             dgrown[i, j] += slope * gone
             G[i, j] = slope * both
         dleft[i] += 2.0 * total + g[i] * S[i, N]

@@ -111,6 +111,10 @@ class GaussianSystem(nn.Module):
         log_state, axes = logarithms(state_noise, system.A, "state_noise")
         log_observation, observation_axes = logarithms(observation_noise, system.A, "observation_noise")
         tied = torch.arange(len(log_state), device=system.A.device) if tied is None else tied
+        if tied.dim() != 1 or tied.is_floating_point() or tied.dtype == torch.bool:
+            raise BadInput(
+                f"GaussianSystem: tied must be a list of integers (K,), got {tied.dtype} {tuple(tied.shape)}"
+            )
         if noise_input is None:
             noise_input = torch.eye(system.n_states, dtype=system.A.dtype, device=system.A.device)
         N, O = system.n_states, system.n_outputs  # noqa: E741
@@ -118,10 +122,6 @@ class GaussianSystem(nn.Module):
             raise BadInput(
                 f"GaussianSystem: {len(tied)} noises enter {N} states through noise_input of shape "
                 f"{tuple(noise_input.shape)}, expected {(N, len(tied))}; without it there is one noise for each state"
-            )
-        if tied.dim() != 1 or tied.is_floating_point() or tied.dtype == torch.bool:
-            raise BadInput(
-                f"GaussianSystem: tied must be a list of integers (K,), got {tied.dtype} {tuple(tied.shape)}"
             )
         if tied.numel() and not 0 <= int(tied.min()) <= int(tied.max()) < len(log_state):
             raise BadInput(
@@ -301,7 +301,12 @@ class GaussianSystem(nn.Module):
             seen = seen & (torch.arange(y.shape[1], device=y.device) < lengths[:, None])[..., None]
         count = int(seen[:, burn:].sum())
         noises = self.log_state_noise, self.log_observation_noise
-        if count and all(noise.requires_grad for noise in noises) and follows(y, self._fixed(u, y), lengths):
+        if (
+            unknown
+            and count
+            and all(noise.requires_grad for noise in noises)
+            and follows(y, self._fixed(u, y), lengths)
+        ):
             raise BadInput(
                 "fit: the model follows y exactly, without noise (as a level follows a constant, a trend a line), so its variances go "
                 "to 0 and its likelihood has no largest value; there is nothing to fit"

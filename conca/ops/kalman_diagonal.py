@@ -85,6 +85,12 @@ def spread_of(decay: Tensor, elapsed: Tensor) -> Tensor:
     return torch.where(gap > 0, (1 - decay**elapsed) / safe, elapsed)
 
 
+def lost(left: Tensor) -> Tensor:
+    """1 - d d' of the pairs of (..., N), (..., N, N): no digits are lost where both are near 1, and it is 0 only where both are 1."""
+    gone = 1 - left
+    return gone[..., :, None] + gone[..., None, :] - gone[..., :, None] * gone[..., None, :]
+
+
 def diagonal_filter(
     y: Tensor,
     design: Tensor,
@@ -109,7 +115,7 @@ def diagonal_filter(
     live = torch.arange(T, device=y.device) < ends[:, None]
     seen = ~torch.isnan(y) & live
     d, q = model.decay_BN, model.noise_BNN
-    gap = 1 - d[:, :, None] * d[:, None]
+    gap = lost(d)
     fades = gap > 0
     gone = y.new_ones(B, 1) if elapsed is None else torch.where(live, elapsed.detach(), 0)
     steps = _Steps(
@@ -166,7 +172,7 @@ def _moves(steps: _Steps, t: int) -> tuple[Tensor, Tensor]:
     """What time does before sample t: both becomes noise + both * shrink, (B, N, N + 1) each."""
     left, gone = steps.left_BTN[:, t], steps.gone_BT[:, t, None, None]
     pairs = left[:, :, None] * left[:, None]
-    noise = steps.kept_BNN * (1 - pairs) + steps.grown_BNN * gone
+    noise = steps.kept_BNN * lost(left) + steps.grown_BNN * gone
     column = left[..., None]
     return torch.cat([pairs, column], -1), torch.cat([noise, torch.zeros_like(column)], -1)
 

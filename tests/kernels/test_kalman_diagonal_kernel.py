@@ -63,3 +63,31 @@ def test_what_is_not_asked_for_is_not_computed_twice():
     assert torch.equal(none.last.covariance_BNN, every.asked.covariance_BNN[:, -1])
     assert torch.equal(none.innovation_BT, every.innovation_BT)
     assert belief.mean_BN.abs().max() == 0
+
+
+@pytest.mark.parametrize("gap", [1e-8, 1e-12, 1e-14])
+@pytest.mark.parametrize("uneven", [False, True])
+def test_components_that_hardly_decay_keep_their_digits(gap, uneven):
+    """Against the filter written out, whole steps one by one; noise that hardly fades must not be lost among what it comes to."""
+    T, N = 40, 3
+    root, design, y = torch.randn(N, N), torch.randn(1, T, N), torch.randn(1, T)
+    y[torch.rand(1, T) < 0.3] = math.nan
+    decay, noise, mean, spread = torch.full((1, N), 1 - gap), 0.1 * root @ root.mT, torch.randn(N), 2 * torch.eye(N)
+    elapsed = torch.randint(0, 4, (1, T)).double() if uneven else None
+    model, belief = DiagonalModel(decay, noise[None], torch.full((1,), 0.5)), Belief(mean[None], spread[None])
+    found = diagonal_filter(y, design, model, belief, elapsed=elapsed)
+    with plain_bodies():
+        plain = diagonal_filter(y, design, model, belief, elapsed=elapsed)
+    for t in range(T):
+        for _ in range(int(elapsed[0, t]) if uneven else 1):
+            mean, spread = decay[0] * mean, decay[0, :, None] * spread * decay[0] + noise
+        z = design[0, t]
+        variance = z @ spread @ z + 0.5
+        if not y[0, t].isnan():
+            gain, innovation = spread @ z / variance, y[0, t] - z @ mean
+            mean, spread = mean + gain * innovation, spread - torch.outer(gain, gain) * variance
+        close = {"rtol": 1e-8 if uneven else 1e-11, "atol": 1e-8 if uneven else 1e-11}  # a power of a decay is rounded
+        for one in (found, plain):
+            assert_close(one.variance_BT[0, t], variance, **close)
+            assert_close(one.asked.mean_BN[0, t], mean, **close)
+            assert_close(one.asked.covariance_BNN[0, t], spread, **close)

@@ -319,6 +319,7 @@ def test_impossible_parts_are_refused(options, message):
         ({"mean": torch.ones(3)}, "mean must be 2 finite numbers, one for each state"),
         ({"mean": torch.tensor([1.0, torch.inf])}, "mean must be 2 finite numbers"),
         ({"tied": torch.tensor([0.0, 1.0])}, "tied must be a list of integers"),
+        ({"tied": torch.tensor(0)}, "tied must be a list of integers"),
         ({"names": ("a",)}, "names must be 3 different ones"),
         ({"names": ("a", "b", "a")}, "names must be 3 different ones"),
         ({"diffuse": -1.0}, "diffuse is a variance above 0, or None"),
