@@ -8,7 +8,8 @@ recursion that joins neighbours, scans the joined ones and fills in the rest; se
 leanest that PyTorch alone allows: one of each pair, whole batches, one complex product for each map, the same recursion. The products
 alone are the two maps as real matrices (and the gate's), forward and backward, with nothing between them.
 
-Each form runs in a process of its own, so that the peak of its memory is its own; times are medians over alternating rounds.
+Gate "none" is the state space alone, as the published module is. Each form runs in a process of its own, so that the peak of its
+memory is its own; times are medians over alternating rounds.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from conca import S5
 D, N = 128, 64
 SHAPES = ((2, 16384), (8, 1024))
 ROUNDS = 3
-GATES = ("gelu", "half_glu1")
+GATES = ("none", "gelu", "half_glu1")
 FORMS = ("published", "plain", "conca", "products")
 Pair = tuple[Tensor, Tensor]
 
@@ -78,7 +79,7 @@ class Plain(nn.Module):
                 eigenvalues, steps = torch.cat([eigenvalues, eigenvalues.conj()]), steps.repeat(2)
         self.b, self.c, self.eigenvalues = (nn.Parameter(t.clone().resolve_conj()) for t in (b, c, eigenvalues))
         self.log_dt, self.skip = nn.Parameter(steps.clone()), nn.Parameter(like.skip.detach().clone())
-        self.out, self.published = like.out, published
+        self.out, self.published, self.bare = like.out, published, like.gate == "none"
 
     def forward(self, x: Tensor) -> Tensor:
         a = torch.exp(self.eigenvalues * self.log_dt.exp())
@@ -89,7 +90,7 @@ class Plain(nn.Module):
             inputs = torch.einsum("pd,btd->btp", b, x.to(b.dtype))
             states = associative((a.expand_as(inputs), inputs), 1)[1]
             y = 2 * torch.einsum("dp,btp->btd", self.c, states).real + self.skip * x
-        y = F.gelu(y)
+        y = y if self.bare else F.gelu(y)
         return y if self.out is None else y * torch.sigmoid(self.out(y))
 
     def sequence(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:

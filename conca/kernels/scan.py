@@ -176,9 +176,20 @@ def backward_tasks(
         copy(carry, 0, dh, r * E + e, size)
 
 
-def forward(a: Tensor, x: Tensor, h: Tensor, lengths: Tensor | None = None, starts: Tensor | None = None) -> Tensor:
-    """All states (B, T, E), from x (B, T, E), h (B, E) and a like x or like h, of one dtype; none of them empty."""
-    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+def forward(
+    a: Tensor,
+    x: Tensor,
+    h: Tensor,
+    lengths: Tensor | None = None,
+    starts: Tensor | None = None,
+    *,
+    inplace: bool = False,
+) -> Tensor:
+    """All states (B, T, E), from x (B, T, E), h (B, E) and a like x or like h, of one dtype; none of them empty.
+
+    With `inplace` they are written over x, which is contiguous then: fresh memory costs more than the scan.
+    """
+    y = x if inplace else torch.empty_like(x, memory_format=torch.contiguous_format)
     (B, T, E), pairs = _real(x)
     group, tasks = _tasks(B, E)
     tensors = *_steps(a, x), *rows(x), array(h).reshape(-1), array(y).reshape(-1)
@@ -194,11 +205,14 @@ def backward(
     g: Tensor,
     lengths: Tensor | None = None,
     starts: Tensor | None = None,
+    *,
+    inplace: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients to a, x and h from that into all states."""
+    """Gradients to a, x and h from that into all states; with `inplace` the second is written over g, which is contiguous then."""
     sums = a.ndim < g.ndim
     da = torch.zeros(a.shape, dtype=a.dtype) if sums else torch.empty_like(g, memory_format=torch.contiguous_format)
-    dx, dh = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (g, h))
+    dx, dh = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (g[:0] if inplace else g, h))
+    dx = g if inplace else dx
     (B, T, E), pairs = _real(g)
     group, tasks = _tasks(B, E)
     outputs = [array(t).reshape(-1) for t in (da, dx, dh)]

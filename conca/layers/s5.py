@@ -35,7 +35,7 @@ from conca.types import nearest
 __all__ = ["S5", "S5State", "Structure"]
 
 TRANSFORMS = {"zoh": zero_order_hold, "bilinear": bilinear}
-GATES = {"half_glu1": 1, "half_glu2": 1, "full_glu": 2, "gelu": 0}
+GATES = {"half_glu1": 1, "half_glu2": 1, "full_glu": 2, "gelu": 0, "none": 0}
 """How wide the output map of a gate is, in units of the model width."""
 
 
@@ -96,11 +96,11 @@ class S5(Mixer[S5State]):
         d_state: real size of the state, even: P = N/2 complex modes.
         structure: blocks, rank and clip, as `Structure` or a dict of them.
         gate: what follows y. With x = gelu(y): "half_glu1" x sigmoid(W x), "half_glu2" y sigmoid(W x), "full_glu" V x sigmoid(W x),
-            "gelu" x.
+            "gelu" x, "none" y.
         transform: from continuous to discrete time, "zoh" (zero-order hold) or "bilinear".
         dt: bounds between which the time scales of the modes are drawn, log-uniform, in units of one step.
         step_rescale: multiplies every time scale; 2 reads a sequence of half the sampling rate. It may be set later.
-        dropout: on gelu(y).
+        dropout: on gelu(y), or on y.
         device, dtype: of the parameters; those of the state space stay float32 in half precision.
 
     Raises:
@@ -280,7 +280,7 @@ class S5(Mixer[S5State]):
     def _mixed(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         """The activation and the gate."""
         y = y.to(dtype)
-        x: Tensor = self.dropout(F.gelu(y))
+        x: Tensor = self.dropout(y if self.gate == "none" else F.gelu(y))
         if self.out is None:
             return x
         gate = self.out(x)

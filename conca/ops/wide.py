@@ -79,7 +79,8 @@ class _Wide(Function):
     def forward(
         ctx: Any, u: Tensor, w: Tensor, a: Tensor, h: Tensor, c: Tensor, skip: Maybe, lengths: Maybe, starts: Maybe
     ) -> Pair:
-        states = scan(a, paired(F.linear(u, w)), h, lengths=lengths, starts=starts)
+        body = bodies.required("scan", u.device.type)
+        states = body(a.expand_as(h), paired(F.linear(u, w)), h, lengths, starts, inplace=True)
         y = F.linear(torch.view_as_real(states).flatten(-2), c)
         if skip is not None:
             y.addcmul_(skip, u)
@@ -107,7 +108,7 @@ def _gradients(
     into = paired((g_MD @ c).view(*gy.shape[:-1], -1))
     into[:, -1] += gh
     body = bodies.required("scan_backward", u.device.type)
-    da, dv, dh = body(a.expand_as(h), h, states, into, lengths, starts)
+    da, dv, dh = body(a.expand_as(h), h, states, into, lengths, starts, inplace=True)
     dv_ME = torch.view_as_real(dv).view(len(u_MD), -1)
     dc = g_MD.T @ torch.view_as_real(states).view(len(u_MD), -1)
     dw = dv_ME.T @ u_MD

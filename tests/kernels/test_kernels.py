@@ -158,3 +158,21 @@ def test_a_place_outside_is_refused_where_bounds_are_checked():
     env = os.environ | {"NUMBA_BOUNDSCHECK": "1"}
     done = subprocess.run([sys.executable, "-c", CHECKED], cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def test_a_scan_may_write_over_its_input():
+    a, x, h = (
+        torch.rand(2, 3, dtype=torch.complex64),
+        torch.randn(2, 70, 3, dtype=torch.complex64),
+        torch.ones(2, 3) + 0j,
+    )
+    lengths, starts = torch.tensor([70, 50]), torch.zeros(2, 70, dtype=torch.bool)
+    starts[0, 20] = True
+    for ends, fresh in ((None, None), (lengths, starts)):
+        states = scans.forward(a, x, h, ends, fresh)
+        room = x.clone()
+        assert scans.forward(a, room, h, ends, fresh, inplace=True) is room and torch.equal(room, states)
+        da, dx, dh = scans.backward(a, h, states, x, ends, fresh)
+        room = x.clone()
+        found = scans.backward(a, h, states, room, ends, fresh, inplace=True)
+        assert found[1] is room and all(map(torch.equal, found, (da, dx, dh)))

@@ -259,3 +259,9 @@ def test_an_eigenvalue_that_has_vanished_is_a_plain_sum():
         layer.frequency.zero_()
     (y, state), (expected, same) = layer(x, elapsed=elapsed), layer.recurrent(x, elapsed=elapsed)
     torch.testing.assert_close((y, state.h_BP2), (expected, same.h_BP2))
+
+
+def test_without_a_gate_it_is_the_state_space_alone():
+    layer, x = S5(3, d_state=4, gate="none"), torch.randn(2, 9, 3)
+    y, _ = layer(x)
+    assert_close(F.gelu(y), gelu_alone(layer)(x)[0])
