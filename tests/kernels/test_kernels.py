@@ -161,11 +161,7 @@ def test_a_place_outside_is_refused_where_bounds_are_checked():
 
 
 def test_a_scan_may_write_over_its_input():
-    a, x, h = (
-        torch.rand(2, 3, dtype=torch.complex64),
-        torch.randn(2, 70, 3, dtype=torch.complex64),
-        torch.ones(2, 3) + 0j,
-    )
+    a, x, h = (torch.randn(*size, dtype=torch.complex64) / 2 for size in ((2, 3), (2, 70, 3), (2, 3)))
     lengths, starts = torch.tensor([70, 50]), torch.zeros(2, 70, dtype=torch.bool)
     starts[0, 20] = True
     for ends, fresh in ((None, None), (lengths, starts)):
