@@ -8,8 +8,8 @@ recursion that joins neighbours, scans the joined ones and fills in the rest; se
 leanest that PyTorch alone allows: one of each pair, whole batches, one complex product for each map, the same recursion. The products
 alone are the two maps as real matrices (and the gate's), forward and backward, with nothing between them.
 
-Gate "none" is the state space alone, as the published module is. Each form runs in a process of its own, so that the peak of its
-memory is its own; times are medians over alternating rounds.
+Gate "none" is the state space alone, as the published module is. Times are medians of three runs, each a process in which the
+forms take turns; memory is measured in a process for each form.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import os
 import resource
 import subprocess
 import sys
+from functools import partial
 from statistics import median
+from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as `import conca` does where it comes before PyTorch
@@ -126,17 +128,23 @@ def step(module: nn.Module, x: Tensor) -> None:
     y.backward(torch.ones_like(y))
 
 
-def child(name: str, gate: str, B: int, T: int) -> None:
-    """One form: seconds of a step, and how far a step raises the peak of the process's memory."""
+def peak(name: str, gate: str, B: int, T: int) -> None:
+    """How far a step of one form raises the peak of this process's memory."""
     torch.manual_seed(0)
     module = made(name, S5(D, d_state=N, gate=gate))
     step(module, torch.randn(B, 64, D, requires_grad=True))  # what is loaded or compiled once does not count
     x = torch.randn(B, T, D, requires_grad=True)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step(module, x)
-    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    seconds = medians({name: lambda: step(module, x)}, 5 if name in ("published", "plain") else 15)[name]
-    print(json.dumps({"seconds": seconds, "MiB": peak}))
+    print(json.dumps((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024))
+
+
+def times(_: str, gate: str, B: int, T: int) -> None:
+    """Seconds of a step of each form; they take turns."""
+    torch.manual_seed(0)
+    layer, x = S5(D, d_state=N, gate=gate), torch.randn(B, T, D, requires_grad=True)
+    tasks = {name: partial(step, made(name, layer), x) for name in FORMS}
+    print(json.dumps(medians(tasks, 2**18 // T // B)))
 
 
 def agreement() -> float:
@@ -151,14 +159,14 @@ def agreement() -> float:
 
 def measured(gate: str, B: int, T: int) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds and MiB of each form."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in FORMS}
-    for _ in range(ROUNDS):
-        for name, runs in found.items():
-            command = [sys.executable, __file__, name, gate, str(B), str(T)]
-            out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            runs.append(json.loads(out.splitlines()[-1]))
-    seconds, memory = ({k: median(run[w] for run in runs) for k, runs in found.items()} for w in ("seconds", "MiB"))
-    return seconds, memory
+
+    def run(what: str, name: str) -> Any:
+        command = [sys.executable, __file__, what, name, gate, str(B), str(T)]
+        return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+    rounds = [run("times", "all") for _ in range(ROUNDS)]
+    seconds = {name: median(found[name] for found in rounds) for name in FORMS}
+    return seconds, {name: run("peak", name) for name in FORMS}
 
 
 def main() -> None:
@@ -167,9 +175,9 @@ def main() -> None:
         for B, T in SHAPES:
             seconds, memory = measured(gate, B, T)
             for name in FORMS:
-                times = seconds[name] / seconds["conca"]
+                ratio = seconds[name] / seconds["conca"]
                 rows.append(
-                    (gate, f"({B}, {T})", name, f"{1e3 * seconds[name]:.1f}", f"{times:.2f}", f"{memory[name]:.0f}")
+                    (gate, f"({B}, {T})", name, f"{1e3 * seconds[name]:.1f}", f"{ratio:.2f}", f"{memory[name]:.0f}")
                 )
     title = f"S5 layer, forward and backward, d_model {D}, d_state {N}, float32"
     note = (
@@ -181,4 +189,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    child(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])) if len(sys.argv) > 1 else main()
+    if len(sys.argv) > 1:
+        {"peak": peak, "times": times}[sys.argv[1]](*sys.argv[2:4], *map(int, sys.argv[4:6]))
+    else:
+        main()

@@ -194,7 +194,7 @@ def forward(
     group, tasks = _tasks(B, E)
     tensors = *_steps(a, x), *rows(x), array(h).reshape(-1), array(y).reshape(-1)
     args = *tensors, *ragged(x.shape, lengths, starts), T, E, group, pairs
-    spread(lambda first, end: forward_tasks(*args, first, end), tasks, B * T * E)
+    spread(lambda first, end: forward_tasks(*args, first, end), tasks, B * T * E // 4)
     return y
 
 
@@ -218,7 +218,7 @@ def backward(
     outputs = [array(t).reshape(-1) for t in (da, dx, dh)]
     tensors = *_steps(a, g), *rows(g), array(h).reshape(-1), *rows(states), *outputs
     args = *tensors, *ragged(g.shape, lengths, starts), T, E, group, pairs, sums
-    spread(lambda first, end: backward_tasks(*args, first, end), tasks, 2 * B * T * E)
+    spread(lambda first, end: backward_tasks(*args, first, end), tasks, B * T * E // 2)
     return da, dx, dh
 
 
