@@ -62,7 +62,7 @@ for axes, (name, (title, _)) in zip(figure.subplots(len(measures), 1, sharex=Tru
     wild = known[name].isnan() | (known[name].abs() > 1.6)  # outside the window, or not to be believed any more
     gone = wild.int().flip(0).cummax(0).values.flip(0).bool()  # and all that is older
     told = known[name].masked_fill(gone, 0.0)
-    axes.fill_between(t, signal, told, color="#f0a36b", alpha=0.55, linewidth=0, label="faded")
+    axes.fill_between(t, signal, told, color="#f0a36b", alpha=0.55, linewidth=0, label="faded, or wrong")
     axes.plot(t, signal, color="#8a93a3", linewidth=1.0, label="what came in")
     axes.plot(t, told.masked_fill(gone, torch.nan), color="#1f6fb2", linewidth=1.6, label="what 32 numbers still know")
     axes.set_title(title, loc="left", fontsize=10)
