@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from conca.layers.impulse import impulse
 from conca.layers.mixer import Mixer, Role, Work
 from conca.layers.precision import without_autocast
 from conca.layers.time_scales import drawn
@@ -127,11 +128,8 @@ class S4(Mixer[S4State]):
         The paper's way to it, by the generating function, is `conca.ops.dplr_kernel.dplr_kernel` of `system()`; it needs eigenvalues
         that are not 0.
         """
-        if length < 0:
-            raise ValueError(f"a kernel has a length of 0 or more, not {length}")
-        impulse = self.log_dt.new_zeros(1, length, self.d_model)
-        impulse[:, :1] = 1
-        return dplr_ssm(impulse, *self.discretised(), self._readers(), self._modes(self.init_state(1)))[0][0].T
+        x = impulse(length, self.d_model, self.log_dt)
+        return dplr_ssm(x, *self.discretised(), self._readers(), self._modes(self.init_state(1)))[0][0].T
 
     @torch.no_grad()
     def poles(self) -> Tensor:

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from conca.layers.impulse import impulse
 from conca.layers.mixer import Mixer, Role, Work
 from conca.layers.precision import without_autocast
 from conca.layers.time_scales import drawn
@@ -130,11 +131,10 @@ class S4D(Mixer[S4DState]):
 
     def kernel(self, length: int) -> Tensor:
         """The impulse response (D, length) of the state spaces, without the direct path: C a^l b, twice the real part."""
-        impulse = self.log_dt.new_zeros(1, length, self.d_model)
-        impulse[:, :1] = 1
+        x = impulse(length, self.d_model, self.log_dt)
         a, b = self.discretised()
         h = self._modes(self.init_state(1))
-        return diagonal_ssm(impulse, a, b, self._readers(), h)[0][0].T
+        return diagonal_ssm(x, a, b, self._readers(), h)[0][0].T
 
     def step(self, x: Tensor, state: S4DState, *, elapsed: Tensor | None = None) -> tuple[Tensor, S4DState]:
         """One token: x (B, D), elapsed (B,)."""

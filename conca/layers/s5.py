@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from conca.layers.impulse import impulse
 from conca.layers.mixer import Mixer, Role, Work
 from conca.layers.precision import without_autocast
 from conca.layers.time_scales import drawn
@@ -206,11 +207,10 @@ class S5(Mixer[S5State]):
 
     def kernel(self, length: int) -> Tensor:
         """What each channel of the state space answers to an impulse in itself, (D, length): the diagonal of 2 Re(C a^l b B)."""
-        impulse = self.log_dt.new_zeros(1, length, self.d_model)
-        impulse[:, :1] = 1
+        x = impulse(length, self.d_model, self.log_dt)
         (a, scale), (b, c) = self.discretised(), self.maps()
         b_DP = (scale[:, None] * b).T
-        return diagonal_ssm(impulse, a.expand_as(b_DP), b_DP, 2 * c, torch.zeros_like(b_DP)[None])[0][0].T
+        return diagonal_ssm(x, a.expand_as(b_DP), b_DP, 2 * c, torch.zeros_like(b_DP)[None])[0][0].T
 
     def step(self, x: Tensor, state: S5State, *, elapsed: Tensor | None = None) -> tuple[Tensor, S5State]:
         """One token: x (B, D), elapsed (B,)."""

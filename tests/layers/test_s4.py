@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from conca.layers.s4 import S4, S4State
 from conca.layers.s4d import S4D
+from conca.layers.s5 import S5
 from conca.ops.discretise import dense_generalised_bilinear
 from conca.ops.dplr_kernel import dense, doubled, dplr_kernel, truncate
 from conca.ops.hippo import transition
@@ -210,10 +211,11 @@ def test_impossible_options_are_refused(options, message):
         S4(4, **options)
 
 
-def test_a_kernel_of_negative_length_is_refused():
-    assert S4(2, d_state=2).kernel(0).shape == (2, 0)
+@pytest.mark.parametrize("family", [S4, S4D, S5])
+def test_a_kernel_of_negative_length_is_refused(family):
+    assert family(2, d_state=2).kernel(0).shape == (2, 0)
     with pytest.raises(ValueError, match="length of 0 or more, not -1"):
-        S4(2, d_state=2).kernel(-1)
+        family(2, d_state=2).kernel(-1)
 
 
 @torch.no_grad()
