@@ -1,6 +1,7 @@
 # make demo   install into .venv, fit a forecaster on a real table, predict
 # make test   install what the tests need, run all of them
 # make lint   style, types, the ladder of imports
+# make warm   compile the kernels for this machine
 # make bench  every benchmark in turn; figures go to bench/results
 # make map    write the map of files into README.md
 #
@@ -10,21 +11,25 @@ PYTHON ?= python3
 BIN := .venv/bin
 DATA := examples/data/beijing-air.csv.xz
 
-.PHONY: demo test lint bench map clean
+.PHONY: demo test lint warm bench map clean
 
 # --force, so that the demo can be run again: it replaces its own runs/air and forecast.csv.
 demo: .venv/.user
 	$(BIN)/conca fit $(DATA) --target pm2.5 --time time --horizon 24 --out runs/air --force
 	$(BIN)/conca predict runs/air $(DATA) --out forecast.csv --force
 
-test: .venv/.developer
-	$(BIN)/python -m pytest
+# Two processes; what they would both compile is compiled before.
+test: .venv/.developer warm
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: .venv/.developer
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+warm: .venv/.developer
+	$(BIN)/python -c "from conca import kernels; kernels.warm()"
 
 bench: .venv/.developer
 	set -e; for file in bench/*.py; do echo "$$file"; $(BIN)/python "$$file"; done

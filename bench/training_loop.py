@@ -32,7 +32,7 @@ import conca
 from conca.estimators import training
 from conca.models.forecast import pinball
 from conca.models.threads import few_threads
-from conca.train.fit import train_forecast
+from conca.train.forecast_lesson import train_forecast
 from conca.train.groups import param_groups
 from conca.train.keeper import average
 from conca.train.seeds import seeded

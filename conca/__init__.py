@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         sample,
         ula,
     )
+    from conca.estimators.classifier import Classifier
     from conca.estimators.forecaster import Forecaster
     from conca.estimators.load import load
     from conca.layers.attention import Attention
@@ -73,6 +74,7 @@ __all__ = [
     "Bidirectional",
     "BidirectionalBlock",
     "Block",
+    "Classifier",
     "Divergence",
     "DoubleWell",
     "Energy",
@@ -131,6 +133,7 @@ _WHERE = {
     "descent": "conca.energy",
     "ula": "conca.energy",
     "mala": "conca.energy",
+    "Classifier": "conca.estimators.classifier",
     "Forecaster": "conca.estimators.forecaster",
     "load": "conca.estimators.load",
     "param_groups": "conca.train.groups",

@@ -1,1 +1,1 @@
-"""The command line: `conca fit | predict | check | info`, thin callers of what Python offers."""
+"""The command line: `conca fit | predict | stream | score | report | info | check | tour | data`, thin callers of what Python offers."""

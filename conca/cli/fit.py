@@ -1,4 +1,4 @@
-"""`conca fit`: a forecaster of a table, trained, compared with simple forecasts, and kept in a run folder."""
+"""`conca fit`: a forecaster of a table or a classifier of sequences, trained, compared with simple ones, and kept in a run folder."""
 
 from __future__ import annotations
 
@@ -10,19 +10,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from conca.cli.screen import frame, notice
+from conca.cli.task import check_task, default, estimator
 from conca.estimators.config import ForecastConfig as D
 from conca.types import BadInput
 
 if TYPE_CHECKING:
-    from conca import Forecaster
+    from conca import Classifier, Forecaster
 
 __all__ = ["fit"]
 
 
 def fit(
-    data: Annotated[Path, Argument(metavar="DATA", help="Table: .csv, .csv.gz, .csv.xz or .parquet.")],
-    horizon: Annotated[int, Option(metavar="N", help="Steps ahead.")],
+    data: Annotated[
+        Path,
+        Argument(
+            metavar="DATA",
+            help="Table: .csv, .csv.gz, .csv.xz or .parquet; to classify, also .ts, .tsv, .txt, .npz, IDX, a folder of these or "
+            "of WAV by class, .zip, .tar, .tgz.",
+        ),
+    ],
     out: Annotated[Path, Option(metavar="RUN", help="Run folder to write.")],
+    task: Annotated[str, Option(metavar="WORD", help="forecast, or classify: a label for each sequence.")] = "forecast",
+    horizon: Annotated[int | None, Option(metavar="N", help="Steps ahead; needed to forecast.")] = None,
     target: Annotated[
         list[str] | None,
         Option(
@@ -35,8 +44,26 @@ def fit(
         str | None, Option(metavar="COLUMN", help="Column of times; without it the order of the rows is time.")
     ] = None,
     series: Annotated[
-        list[str] | None, Option(metavar="COLUMN", help="Column that tells series apart; may be given again.")
+        list[str] | None,
+        Option(metavar="COLUMN", help="Column that tells series apart; may be given again, to forecast."),
     ] = None,
+    label: Annotated[
+        str | None, Option(metavar="COLUMN", help="Of a table to classify: column of the label, one for each series.")
+    ] = None,
+    axes: Annotated[
+        str | None,
+        Option(metavar="WORD", help="Order of arrays to classify: ntc (number, time, channel) or nct [ntc]."),
+    ] = None,
+    rate: Annotated[
+        int | None, Option(metavar="N", help="Samples a second that sound is brought to; default: that of most files.")
+    ] = None,
+    order: Annotated[
+        str | None,
+        Option(metavar="WORD", help="In which steps are read: permuted or bits (reversed); default: as they are."),
+    ] = None,
+    bidirectional: Annotated[
+        bool, Option("--bidirectional", help="A classifier that reads both ways; such a run has no stream.")
+    ] = False,
     covariates: Annotated[
         list[str] | None,
         Option(metavar="COLUMN", help="Other column to use, may be given again; default: all that fit."),
@@ -56,11 +83,11 @@ def fit(
         str | None,
         Option(
             metavar="PATTERN",
-            help=f"Of the network, such as 's4d*2 attention(window=64)' [{D.layers}]; or 'kalman': no network but one "
+            help=f"Of the network, such as 's4d*2 attention(window=64)' {default('layers')}; or, to forecast, 'kalman': no network but one "
             "structural state space (level, trend, seasons), also 'kalman(harmonics=4)'.",
         ),
     ] = None,
-    d_model: Annotated[int | None, Option(metavar="N", help=f"Width of the layers [{D.d_model}].")] = None,
+    d_model: Annotated[int | None, Option(metavar="N", help=f"Width of the layers {default('d_model')}.")] = None,
     members: Annotated[
         int | None, Option(metavar="N", help=f"Networks that are trained side by side and averaged [{D.members}].")
     ] = None,
@@ -73,16 +100,20 @@ def fit(
     quantiles: Annotated[
         str | None, Option(metavar="Q,Q,...", help="Quantiles to forecast, such as 0.05,0.5,0.95; default 0.1,0.5,0.9.")
     ] = None,
-    epochs: Annotated[int | None, Option(metavar="N", help=f"At most so many epochs [{D.epochs}].")] = None,
-    max_minutes: Annotated[float | None, Option(metavar="X", help="Of training, at most.")] = None,
-    batch_size: Annotated[int | None, Option(metavar="N", help=f"Pieces of series in a step [{D.batch_size}].")] = None,
-    lr: Annotated[float | None, Option(metavar="X", help=f"Highest learning rate [{D.lr:g}].")] = None,
-    weight_decay: Annotated[
-        float | None, Option(metavar="X", help=f"Of the parameters that it suits [{D.weight_decay:g}].")
+    epochs: Annotated[
+        int | None, Option(metavar="N", help=f"At most so many epochs [{D.epochs}; to classify at least 40].")
     ] = None,
-    dropout: Annotated[float | None, Option(metavar="X", help=f"On what each layer adds [{D.dropout:g}].")] = None,
+    max_minutes: Annotated[float | None, Option(metavar="X", help="Of training, at most.")] = None,
+    batch_size: Annotated[
+        int | None, Option(metavar="N", help=f"Pieces of series in a step {default('batch_size')}.")
+    ] = None,
+    lr: Annotated[float | None, Option(metavar="X", help=f"Highest learning rate {default('lr')}.")] = None,
+    weight_decay: Annotated[
+        float | None, Option(metavar="X", help=f"Of the parameters that it suits {default('weight_decay')}.")
+    ] = None,
+    dropout: Annotated[float | None, Option(metavar="X", help=f"On what each layer adds {default('dropout')}.")] = None,
     patience: Annotated[
-        int | None, Option(metavar="N", help=f"Epochs without a better one before it stops [{D.patience}].")
+        int | None, Option(metavar="N", help=f"Epochs without a better one before it stops {default('patience')}.")
     ] = None,
     seed: Annotated[int | None, Option(metavar="N", help=f"Same seed, same machine, same run [{D.seed}].")] = None,
     devices: Annotated[
@@ -90,7 +121,8 @@ def fit(
         Option(metavar="WORD", help="Where to train: auto, cpu, cuda, cuda:1; more than one: 2, cpu:2, cuda:0,1."),
     ] = None,
     precision: Annotated[
-        str | None, Option(metavar="WORD", help=f"32-true, bf16-mixed, 64-true; on a GPU 16-mixed too [{D.precision}].")
+        str | None,
+        Option(metavar="WORD", help=f"32-true, bf16-mixed, 64-true; on a GPU 16-mixed too {default('precision')}."),
     ] = None,
     test_fraction: Annotated[
         float | None, Option(metavar="X", help="Share of the rows, the last ones, that is held out; 0: none [0.2].")
@@ -109,17 +141,32 @@ def fit(
     force: Annotated[bool, Option("--force", help="Replace the run if it exists.")] = False,
     quiet: Annotated[bool, Option("-q", "--quiet", help="No progress bar, no notices.")] = False,
 ) -> None:
-    """Fit a forecaster on a table.
+    """Fit a forecaster on a table, or (--task classify) a classifier on sequences.
 
-    The last rows of every series are held out at first; the table printed at the end compares the forecasts there with simple
-    ones (last value, same time a season ago, ridge regression), missing values not counted. Then a new network learns from
-    all rows. The defaults of options stand in brackets. A training that was stopped or killed is
-    taken up again by the same command with --resume, and ends as if nothing had been.
+    To forecast: the last rows of every series are held out at first; the table printed at the end compares the forecasts there
+    with simple ones (last value, same time a season ago, ridge regression), missing values not counted. Then a new network
+    learns from all rows.
+
+    To classify: the official test part is held out, or a share of every class where there is none; the table compares the
+    labels given there with the most frequent one and with that of the nearest neighbour.
+
+    The defaults of options stand in brackets. A training that was stopped or killed is taken up again by the same command with
+    --resume, and ends as if nothing had been.
     """
-    import conca
-    from conca.train.ranks import first
-
     options = given(
+        horizon=horizon,
+        target=target,
+        time=time,
+        series=series,
+        covariates=covariates,
+        categorical=categorical,
+        known=known,
+        tz=tz,
+        label=label,
+        axes=axes,
+        rate=rate,
+        order=order,
+        bidirectional=bidirectional or None,
         layers=layers,
         d_model=d_model,
         members=members,
@@ -136,29 +183,37 @@ def fit(
         seed=seed,
         devices=devices,
         precision=precision,
+        test_fraction=test_fraction,
+        windows=windows,
+        step=step,
+        refit=None if refit else False,
+        strict=strict or None,
     )
-    roles = given(
-        target=target, time=time, series=series, covariates=covariates, categorical=categorical, known=known, tz=tz
-    )
-    forecaster = conca.Forecaster(horizon, **options)
+    check_task(task, options)
+    learn(data, out, estimator(task, options), resume=resume, force=force, quiet=quiet)
+
+
+def learn(
+    data: Path,
+    out: Path,
+    made: tuple[Forecaster | Classifier, dict[str, Any]],
+    *,
+    resume: bool,
+    force: bool,
+    quiet: bool,
+) -> None:
+    """Fit an estimator, write its run with a report, and print how good it is."""
+    from conca.train.ranks import first
+
+    model, reading = made
     with resumable(out, resume, quiet):
-        forecaster.fit(
-            data,
-            out=out,
-            refit=refit,
-            strict=strict,
-            force=force,
-            resume=resume,
-            progress=not quiet,
-            **roles,
-            **given(test_fraction=test_fraction, windows=windows, step=step),
-        )
+        model.fit(data, out=out, force=force, resume=resume, progress=not quiet, **reading)
     if not first():
         return
-    lines = [*forecaster.notices_, *with_report(forecaster, out), f"wrote {out}"]
+    lines = [*model.notices_, *with_report(model, out), f"wrote {out}"]
     for line in () if quiet else lines:
         notice(line)
-    frame(forecaster.scores_)
+    frame(model.scores_)
 
 
 @contextmanager
@@ -177,14 +232,14 @@ def resumable(run: Path, resume: bool, quiet: bool) -> Iterator[None]:
         raise
 
 
-def with_report(forecaster: Forecaster, run: Path) -> list[str]:
+def with_report(model: Forecaster | Classifier, run: Path) -> list[str]:
     """Draw the report of a run into it; a line where that cannot be done here."""
     try:
         from conca.report.write import write_report
     except ModuleNotFoundError as error:
         return [f"no report.html, since {error.name} is not installed; `conca report {run}` makes it later"]
     try:
-        write_report(forecaster, run / "report.html")
+        write_report(model, run / "report.html")
     except OSError as error:
         return [f"no report.html ({error.strerror or error}); `conca report {run}` makes it later"]
     return []

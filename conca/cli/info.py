@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,21 +12,21 @@ from conca.cli.bodies import bodies
 from conca.cli.screen import frame, table
 
 if TYPE_CHECKING:
-    from conca import Forecaster
+    from conca import Classifier, Forecaster
 
 __all__ = ["info"]
 
 
 def info(run: Annotated[Path, Argument(metavar="RUN", help="Folder that `conca fit` wrote.")]) -> None:
-    """Say what a run is: columns, layers, what they cost, how good it was, and which bodies run here.
+    """Say what a run is: what it reads, layers, what they cost, how good it was, and which bodies run here.
 
     State bytes are those of one sequence; multiply-adds and the bytes of parameters and state read are for one row of it.
     """
     import conca
     from conca.models.costs import costs
 
-    forecaster = conca.load(run)
-    table(["run", str(run)], facts(forecaster), words=2)
+    model = conca.load(run)
+    table(["run", str(run)], facts_of(model), words=2)
     table(
         ["layer", "width", "parameters", "state bytes", "multiply-adds a row", "bytes read a row"],
         [
@@ -37,11 +38,37 @@ def info(run: Annotated[Path, Argument(metavar="RUN", help="Folder that `conca f
                 f"{c.multiply_adds:,}",
                 f"{c.read:,}",
             ]
-            for c in costs(forecaster.network_)
+            for c in costs(model.network_)
         ],
     )
-    frame(forecaster.scores_)
+    frame(model.scores_)
     table(["operation", "body on this machine"], bodies(), words=2)
+
+
+def facts_of(model: Forecaster | Classifier) -> list[tuple[str, str]]:
+    """What a run does, from what, and by what."""
+    from conca.estimators.forecaster import Forecaster
+
+    return facts(model) if isinstance(model, Forecaster) else label_facts(model)
+
+
+def label_facts(model: Classifier) -> list[tuple[str, str]]:
+    """What it tells apart, in what, and by what."""
+    classes = [str(name) for name in model.classes_]
+    reads = f"{len(model.symbols_)} symbols" if model.symbols_ else f"channels {short(model.channels_)}"
+    return [
+        ("classifies", short(classes)),
+        ("reads", reads if model.rate_ is None else f"{reads}, {model.rate_:g} samples a second"),
+        ("layers", model.config.layers),
+        ("width", str(model.config.d_model)),
+        ("direction", "both, so there is no stream" if model.config.bidirectional else "forward"),
+    ]
+
+
+def short(names: Sequence[str], most: int = 12) -> str:
+    """Names, the first of them where there are many."""
+    more = f", ... ({len(names):,})" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def facts(forecaster: Forecaster) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from conca import __version__
-from conca.cli import check, fit, info, predict, report, score, stream, tour
+from conca.cli import check, data, fit, info, predict, report, score, stream, tour
 from conca.types import BadInput
 
 __all__ = ["app", "main"]
@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help="Forecast tables and streams of rows, and hold every layer to its laws.",
+    help="Forecast tables, label sequences, both of files and of streams row by row, and hold every layer to its laws.",
 )
 for command in (
     fit.fit,
@@ -35,6 +35,7 @@ for command in (
     tour.tour,
 ):
     app.command(epilog="With --debug, an error also shows where in the program it arose.")(command)
+app.add_typer(data.app, name="data")
 
 
 def _version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""`conca predict`: a forecast of a table by a fitted run, as CSV."""
+"""`conca predict`: a forecast of a table, or labels of sequences, by a fitted run, as CSV."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from conca.cli.kind import check_options, forecaster, is_classifier
+from conca.cli.predict_labels import labels_of
 from conca.cli.screen import notice
 from conca.types import BadInput
 
@@ -23,7 +25,11 @@ def predict(
     run: Annotated[Path, Argument(metavar="RUN", help="Folder that `conca fit` wrote.")],
     data: Annotated[
         Path,
-        Argument(metavar="DATA", help="Table with the columns of the one it was fitted on (.csv, .gz, .xz, .parquet)."),
+        Argument(
+            metavar="DATA",
+            help="Table with the columns of the one it was fitted on (.csv, .gz, .xz, .parquet); or sequences, in any form that "
+            "`conca fit --task classify` reads, labels or none.",
+        ),
     ],
     out: Annotated[str, Option(metavar="FILE", help="CSV file to write; '-' is stdout.")] = "-",
     rolling: Annotated[bool, Option("--rolling", help="Forecast from every row, not only from the end.")] = False,
@@ -35,13 +41,31 @@ def predict(
         bool,
         Option("--make-future", help="Write the table that --future reads, to be filled in, instead of forecasts."),
     ] = False,
+    probabilities: Annotated[
+        bool, Option("--probabilities", help="Labels: a column p_CLASS for each class, too.")
+    ] = False,
+    series: Annotated[
+        str | None, Option(metavar="COLUMN", help="Labels: column that tells sequences apart, if not that of the fit.")
+    ] = None,
+    time: Annotated[
+        str | None, Option(metavar="COLUMN", help="Labels: column of times, if not that of the fit.")
+    ] = None,
+    label: Annotated[
+        str | None, Option(metavar="COLUMN", help="Labels: column of what is right, if not that of the fit.")
+    ] = None,
+    rate: Annotated[
+        int | None,
+        Option(metavar="N", help="Labels: read sound at so many samples a second; the layers' steps change as much."),
+    ] = None,
     force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
     quiet: Annotated[bool, Option("-q", "--quiet", help="No notices.")] = False,
 ) -> None:
-    """Forecast a table with a fitted run.
+    """Forecast a table with a fitted run, or label sequences.
 
-    One row for each step ahead and target: the series and time columns of the table, cutoff (the time of the last row
-    that was known), step, target_name, the quantiles q0.1, q0.5 and q0.9, and y where it is known.
+    Of a forecast, one row for each step ahead and target: the series and time columns of the table, cutoff (the time of the last
+    row that was known), step, target_name, the quantiles q0.1, q0.5 and q0.9, and y where it is known.
+
+    Of labels, one row for each sequence: sequence (its name), label, probability, and truth where the data hold labels.
     """
     path = None if out == "-" else Path(out)
     if path is not None:
@@ -49,12 +73,19 @@ def predict(
     elif sys.__stdout__ is None:
         raise BadInput("stdout is closed; name a file (--out)")
 
-    import conca
-
-    forecaster = conca.load(run)
-    wanted = forecaster.make_future(data) if make_future else forecaster.predict(data, rolling=rolling, future=future)
+    if is_classifier(run):
+        check_options(run, of="forecast", rolling=rolling, future=future, make_future=make_future)
+        wanted, notices = labels_of(
+            run, data, probabilities=probabilities, series=series, time=time, label=label, rate=rate
+        )
+    else:
+        own = {"series": series, "time": time, "label": label, "rate": rate}
+        check_options(run, of="classify", probabilities=probabilities, **own)
+        model = forecaster(run)
+        wanted = model.make_future(data) if make_future else model.predict(data, rolling=rolling, future=future)
+        notices = model.notices_
     if not quiet:
-        for line in forecaster.notices_:
+        for line in notices:
             notice(line)
     if path is None:
         wanted.to_csv(sys.stdout, index=False)

@@ -23,8 +23,9 @@ def report(
 ) -> None:
     """Write a page about a run: one HTML file that needs no network, for a phone as for a desk.
 
-    Training curves, forecasts with intervals beside what came, error by step, residuals, calibration of the quantiles, what the
-    layers remember and what the state holds. An older report.html in the run is replaced.
+    Of a forecaster: training curves, forecasts with intervals beside what came, error by step, residuals, calibration of the
+    quantiles, what the layers remember and what the state holds. Of a classifier: training curves, the confusion of the classes,
+    accuracy by length and by how much was read, calibration of the probabilities. An older report.html in the run is replaced.
     """
     if out is not None:
         from conca.cli.predict import check_free

@@ -1,4 +1,4 @@
-"""`conca stream`: rows in at stdin, their forecasts out at once."""
+"""`conca stream`: rows in at stdin, their forecasts or labels out at once."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
+from conca.cli.kind import check_options, is_classifier
+from conca.cli.opened import Answers, Opened, forecasts, labels
 from conca.cli.screen import notice
 from conca.types import BadInput
 
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from conca.infer.stream import Keeper, Stream
+    from conca.infer.stream import Keeper
 
 __all__ = ["stream"]
 
@@ -44,15 +47,38 @@ def stream(
         Path | None,
         Option(metavar="FILE", help="Table of what is known in advance (fit --known), at all times to come."),
     ] = None,
+    series: Annotated[
+        str | None,
+        Option(metavar="COLUMN", help="Labels: column that tells sequences apart, each with a state of its own."),
+    ] = None,
+    probabilities: Annotated[
+        bool, Option("--probabilities", help="Labels: that of every class, p_CLASS, too.")
+    ] = False,
+    raw: Annotated[
+        str | None,
+        Option(metavar="WORD", help="Labels: bare samples come, not CSV: s16le, 16 bits, little-endian, one channel."),
+    ] = None,
+    every: Annotated[
+        int | None,
+        Option(metavar="N", help="Of bare samples: a label after every N; default: a tenth of a second."),
+    ] = None,
+    rate: Annotated[
+        int | None,
+        Option(metavar="N", help="Labels: samples a second of the sound that comes, if not that of the fit."),
+    ] = None,
     verbose: Annotated[bool, Option("-v", "--verbose", help="Say how many rows a second, and what is held.")] = False,
     quiet: Annotated[bool, Option("-q", "--quiet", help="No notices; rows that are refused are still told.")] = False,
 ) -> None:
-    """Read rows of CSV from stdin, and write the forecasts from each of them to stdout at once.
+    """Read rows of CSV from stdin, and write the forecasts from each of them, or its label, to stdout at once.
 
-    The first line names the columns, in any order; others than those of the fitted table are ignored. What is written has the
-    columns of `conca predict`, and its numbers with --rolling; y is empty, since it is not known yet. Memory stays constant: one
-    state for each series. Rows of a series come in the order of time; those that its grid has between two of them count as
-    missing. A row that cannot be read is answered by one line on stderr, and the stream goes on.
+    The first line names the columns, in any order; others than those of the fitted table are ignored. Memory stays constant: one
+    state for each series. A row that cannot be read is answered by one line on stderr, and the stream goes on.
+
+    Forecasts have the columns of `conca predict`, and its numbers with --rolling; y is empty, since it is not known yet. Rows of a
+    series come in the order of time; those that its grid has between two of them count as missing.
+
+    Labels have the columns step, label and probability: what the run says of the sequence so far. A sequence has no end, unless
+    --series names another.
 
     With --state, what was read is written to the file every second, at the end, and on Ctrl-C or SIGTERM; the same command on the
     same rows then goes on where it ended: rows that were read are passed over. Rows written after the state was are written once
@@ -63,29 +89,32 @@ def stream(
         raise BadInput("stdin is closed; send a header and rows of CSV to it")
     if sys.__stdout__ is None:
         raise BadInput("stdout is closed; nothing can be written")
+    own: dict[str, Any] = {"series": series, "probabilities": probabilities, "raw": raw, "every": every, "rate": rate}
+    labelling = is_classifier(run)
+    if labelling:
+        check_options(run, of="forecast", future=future)
+    else:
+        check_options(run, of="classify", **own)
     with nullcontext() if state is None else sole(state):
-        run_stream(run, state, future, verbose, quiet)
+        run_stream(labels(run, **own) if labelling else forecasts(run, future), state, verbose, quiet)
 
 
-def run_stream(run: Path, state: Path | None, future: Path | None, verbose: bool, quiet: bool) -> None:
+def run_stream(opened: Opened, state: Path | None, verbose: bool, quiet: bool) -> None:
     """The command, once nobody else has the state."""
-    import conca
-    from conca.infer.session import Session
-    from conca.infer.stream import Keeper, Stream
+    from conca.infer.stream import Keeper
 
-    session = Session(conca.load(run), future)
-    for line in session.coming.notices if session.coming and not quiet else ():
+    session = opened.session
+    for line in () if quiet else opened.notices:
         tell(line)
     resumed = state is not None and state.exists()
     if state is not None and resumed:
         session.load(state)
     if os.isatty(STDIN) and not quiet:
-        tell("waiting for a header and rows of CSV; Ctrl-D ends")
+        tell(f"waiting for {opened.wanted}; Ctrl-D ends")
     with Inlet() as inlet:
-        first, rest = first_line(inlet)
-        answers = Stream(session, first, "stdin", resumed=resumed)
-        if resumed and not quiet and session.fitted.schema.time is None:
-            tell(f"{state}: the table has no times, so all rows are taken for new ones")
+        answers, rest = opened.begin(partial(first_line, inlet), resumed)
+        if resumed and not quiet and opened.timeless:
+            tell(f"{state}: the rows have no times, so all are taken for new ones")
         keeper = Keeper(session, state, tell)
         meter = Meter(answers, verbose)
         try:
@@ -189,7 +218,7 @@ def first_line(inlet: Inlet) -> tuple[bytes, bytes]:
     return line, rest
 
 
-def run_through(inlet: Inlet, rest: bytes, answers: Stream, keeper: Keeper, meter: Meter) -> None:
+def run_through(inlet: Inlet, rest: bytes, answers: Answers, keeper: Keeper, meter: Meter) -> None:
     """Answer rows until they end."""
     data: bytes | None = rest
     while True:
@@ -250,7 +279,7 @@ def holds_something(number: int) -> bool:
     return stat.S_ISREG(about.st_mode) and about.st_size > 0
 
 
-def closing(answers: Stream, state: Path | None) -> Iterator[str]:
+def closing(answers: Answers, state: Path | None) -> Iterator[str]:
     """What should be known at the end."""
     if answers.passed:
         yield f"{rows_were(answers.passed)} read before, as {state} says, and passed over"
@@ -268,7 +297,7 @@ def rows_were(count: int) -> str:
 class Meter:
     """Counts the time spent on rows."""
 
-    def __init__(self, answers: Stream, wanted: bool) -> None:
+    def __init__(self, answers: Answers, wanted: bool) -> None:
         self.answers, self.wanted = answers, wanted
         self.seconds = 0.0
         self.due = time.monotonic() + OFTEN

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
-from numbers import Integral, Real
-from operator import index
-from typing import Any
+from typing import ClassVar
 
+from conca.estimators.options import PRECISIONS, Options
 from conca.models.words import structure_options
-from conca.types import BadInput, nearest
+from conca.types import BadInput
 
 __all__ = ["ForecastConfig"]
 
@@ -25,11 +23,10 @@ WHOLE = {
     "seed": (0, 2**63 - 1),
 }
 """Least and largest values of the options that are whole numbers."""
-PRECISIONS = "32-true", "bf16-mixed", "64-true", "16-mixed"
 
 
 @dataclass(frozen=True)
-class ForecastConfig:
+class ForecastConfig(Options):
     """Options of `Forecaster`, kept in its run.
 
     horizon       steps ahead
@@ -50,6 +47,8 @@ class ForecastConfig:
     devices       auto (a GPU if there is one), cpu, cuda, or one of several as cuda:1; more than one: 2, cpu:2, cuda:0,1
     precision     32-true, bf16-mixed, 64-true, and on a GPU 16-mixed
     """
+
+    kind: ClassVar[str] = "forecast"
 
     horizon: int = 24
     layers: str = "lstm*2"
@@ -99,39 +98,3 @@ class ForecastConfig:
     def columns(self) -> tuple[str, ...]:
         """Names of the columns of a forecast that hold the quantiles, such as q0.1."""
         return tuple(f"q{level:g}" for level in self.quantiles)
-
-    def check(self, name: str, fine: bool, needed: str) -> None:
-        """Raise BadInput unless an option is fine."""
-        if not fine:
-            raise BadInput(f"{name} must be {needed}, not {getattr(self, name)!r}")
-
-    def whole(self, name: str, least: int, most: int) -> None:
-        """An option becomes an int. Raises BadInput unless it is a whole number (NumPy's are) within bounds; True is none."""
-        value = getattr(self, name)
-        fine = isinstance(value, Integral) and not isinstance(value, bool)
-        self.check(name, fine and least <= value <= most, f"a whole number from {least} to {most:,}")
-        object.__setattr__(self, name, index(value))
-
-    def number(self, name: str, needed: str, fine: Callable[[float], bool]) -> None:
-        """An option becomes a float. Raises BadInput unless it is a number that is fine."""
-        value = getattr(self, name)
-        self.check(name, not isinstance(value, bool) and isinstance(value, Real) and fine(float(value)), needed)
-        object.__setattr__(self, name, float(value))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Lists, strings and numbers, ready for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, saved: dict[str, Any]) -> ForecastConfig:
-        """The inverse of `as_dict`, also after a trip through JSON. Raises BadInput on an unknown key or an ill value."""
-        known = [f.name for f in fields(cls)]
-        for key in saved:
-            if key not in known:
-                raise BadInput(f"forecast: unknown option '{key}'; {nearest(key, known)}")
-        try:
-            return cls(**saved)
-        except BadInput:
-            raise
-        except (TypeError, ValueError, OverflowError) as error:
-            raise BadInput(f"forecast: an option cannot be read ({error})") from None

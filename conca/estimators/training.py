@@ -25,7 +25,7 @@ from conca.types import BadInput
 if TYPE_CHECKING:
     from conca.train.course import Trained
 
-__all__ = ["Learnt", "learn"]
+__all__ = ["Learnt", "learn", "trainer"]
 
 PASSES, PASSES_OF_SEASONS = 4, 16
 """How often an epoch reads each row: of tables that their seasons say little about, and of others (`conca.data.anchor`), where little
@@ -104,7 +104,7 @@ def learn(
     steps = STEPS_OF_STRUCTURE if structural else steps
     recipe = recipe_of(config, after.recipe.steps if after else steps, after.trained.steps if after else None, minutes)
     folder.mkdir(exist_ok=True)
-    trained = trainer()(network, pieces, checks, recipe, folder, progress=progress, resume=resume)
+    trained = trainer("forecast")(network, pieces, checks, recipe, folder, progress=progress, resume=resume)
     if after is None:
         calibrate(network, checks)
     else:
@@ -129,10 +129,10 @@ def recipe_of(config: ForecastConfig, steps: int, stop: int | None, minutes: flo
     )
 
 
-def trainer() -> Callable[..., Any]:
-    """The training itself, imported when it is needed: forecasting does without Lightning."""
+def trainer(kind: str) -> Callable[..., Any]:
+    """The training of a kind of network, imported when it is needed: what is fitted does without Lightning."""
     try:
-        return import_module("conca.train.fit").train_forecast  # type: ignore[no-any-return]
+        return getattr(import_module(f"conca.train.{kind}_lesson"), f"train_{kind}")  # type: ignore[no-any-return]
     except ModuleNotFoundError as error:
         line = f'fitting needs {error.name}, which is not installed: pip install "conca[all]"'
         raise ModuleNotFoundError(line, name=error.name) from error

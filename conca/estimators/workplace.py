@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from conca.data.labelled import Labelled
 from conca.data.panel import Panel, Series
 from conca.models.run import UNFINISHED, new_folder, write_whole
 from conca.train.ranks import first
 from conca.types import BadInput
 
-__all__ = ["stamp", "workplace"]
+__all__ = ["label_stamp", "stamp", "workplace"]
 
 FREE = ("max_minutes",)
 """Options that may change from one part of a training to the next."""
@@ -27,11 +28,25 @@ FREE = ("max_minutes",)
 
 def stamp(panel: Panel, options: dict[str, Any]) -> dict[str, Any]:
     """What a training may only be taken up again with: its options, and the data by their digest."""
-    digest = hashlib.blake2b(json.dumps(panel.schema.as_dict()).encode(), digest_size=16)
+    parts: list[Any] = [json.dumps(panel.schema.as_dict())]
     for series in panel.series:
-        for field in fields(Series):
-            value = getattr(series, field.name)
-            digest.update(np.ascontiguousarray(value).tobytes() if field.name != "key" else repr(value).encode())
+        values = {field.name: getattr(series, field.name) for field in fields(Series)}
+        parts += [repr(value) if name == "key" else value for name, value in values.items()]
+    return stamped(options, parts)
+
+
+def label_stamp(data: Labelled, options: dict[str, Any]) -> dict[str, Any]:
+    """The same of labelled sequences."""
+    known = [repr((data.channels, data.symbols, data.rate, data.values.dtype.str)), data.values, data.lengths]
+    given = [repr(part.tolist()) for part in (data.labels, data.parts) if part is not None]
+    return stamped(options, [*known, *given])
+
+
+def stamped(options: dict[str, Any], parts: Iterable[Any]) -> dict[str, Any]:
+    """Options, and the digest of texts and arrays."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(part.encode() if isinstance(part, str) else np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
     plain: dict[str, Any] = json.loads(json.dumps({"options": options}))
     return plain | {"data": digest.hexdigest()}
 
@@ -74,4 +89,4 @@ def compare(found: dict[str, Any], needed: dict[str, Any], out: Path) -> None:
         if before != value and name not in FREE:
             raise BadInput(f"{out}: the training was begun with {name} {before!r}, not {value!r}; {advice}")
     if found["data"] != needed["data"]:
-        raise BadInput(f"{out}: the training was begun with another table, or other columns of it; {advice}")
+        raise BadInput(f"{out}: the training was begun with other data, or other columns of it; {advice}")

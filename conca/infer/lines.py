@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from conca.data.table import check_names
 from conca.types import BadInput
 
-__all__ = ["LONGEST", "Header", "Record", "Splitter", "read_header"]
+__all__ = ["LONGEST", "Header", "Record", "Splitter", "blank_end", "read_header"]
 
 LONGEST = 1 << 20
 """Bytes of a line, at most."""
@@ -161,6 +161,14 @@ class Splitter:
             yield Record(self.line, [], fault)
         elif not self.blank(cells):
             yield Record(self.line, self.full(cells))
+
+
+def blank_end(records: Sequence[Record]) -> int:
+    """Where the blank rows at the end begin: rows of one column may be blank, which is a missing value, but the last are no rows."""
+    cut = len(records)
+    while cut and records[cut - 1].cells == [""]:
+        cut -= 1
+    return cut
 
 
 def why_not(error: csv.Error) -> str:

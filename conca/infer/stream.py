@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from conca.infer.ahead import header
 from conca.infer.cells import Cells, Stretch
-from conca.infer.lines import Record, Splitter, read_header
+from conca.infer.lines import Record, Splitter, blank_end, read_header
 from conca.infer.rows import Rows
 from conca.infer.session import Session
 from conca.infer.stepping import Replay, sift, spans, step
@@ -77,11 +78,9 @@ class Stream:
             yield from self.answers(self.cells.read(records[begin : begin + self.most]))
 
     def without_blank_end(self, records: list[Record]) -> list[Record]:
-        """Rows of one column may be blank, which is a missing value, but at the end they are no rows: they wait."""
+        """Those before the blank ones at the end, which wait for what comes."""
         records = self.held_back + records
-        cut = len(records)
-        while cut and records[cut - 1].cells == [""]:
-            cut -= 1
+        cut = blank_end(records)
         self.held_back = records[cut:]
         return records[:cut]
 
@@ -114,6 +113,19 @@ class Stream:
         return Answer(stepped.ahead.lines(fitted.schema), [fault for _, fault in sorted(found)])
 
 
+class Kept(Protocol):
+    """What is kept: a stream whose memories are replaced, never changed."""
+
+    @property
+    def memories(self) -> object:
+        """What was read so far."""
+        ...
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a file."""
+        ...
+
+
 class Keeper:
     """Writes what a session holds to a file, now and then.
 
@@ -123,7 +135,7 @@ class Keeper:
         tell: is given a line when the file cannot be written, once; the old one stays whole.
     """
 
-    def __init__(self, session: Session, path: Path | None, tell: Callable[[str], None]) -> None:
+    def __init__(self, session: Kept, path: Path | None, tell: Callable[[str], None]) -> None:
         self.session, self.path, self.tell = session, path, tell
         self.written = session.memories
         self.due = 0.0

@@ -25,6 +25,8 @@ _WHERE = {
     "cauchy_backward": ("conca.kernels.cauchy", "backward"),
     "dplr_ssm": ("conca.kernels.dplr", "forward"),
     "dplr_ssm_backward": ("conca.kernels.dplr", "backward"),
+    "rms_norm": ("conca.kernels.norm", "forward"),
+    "rms_norm_backward": ("conca.kernels.norm", "backward"),
 }
 
 

@@ -14,10 +14,11 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import IO, Any
 
 import llvmlite
 import numba
@@ -32,6 +33,20 @@ event: Any = numba.core.event
 
 FASTMATH = {"contract", "reassoc", "nsz", "arcp", "afn"}
 """Never `nnan` or `ninf`, which would let the compiler drop checks for values that are not finite."""
+
+try:
+    from fcntl import LOCK_EX, flock
+except ImportError:  # Windows
+
+    def lock(file: IO[bytes]) -> None:
+        """Nothing: there is no such lock here."""
+else:
+
+    def lock(file: IO[bytes]) -> None:
+        """Wait until no other process holds the file; a file system without locks does without."""
+        with suppress(OSError):
+            flock(file, LOCK_EX)
+
 
 _decorating = Lock()
 _chosen: list[Path | None] = []
@@ -57,11 +72,28 @@ def compiled(function: Function) -> Any:
             return njit(**options)(function)
         before, config.CACHE_DIR = config.CACHE_DIR, str(_chosen[0])
         try:
-            return njit(cache=True, **options)(function)
+            return _kept_in_turn(njit(cache=True, **options)(function), _chosen[0])
         except RuntimeError:  # the folder went away in between
             return njit(**options)(function)
         finally:
             config.CACHE_DIR = before
+
+
+def _kept_in_turn(kernel: Any, path: Path) -> Any:
+    """The kernel, whose files are written by one process at a time.
+
+    Numba numbers them by what it finds, so two processes at once could take one number, and leave the code of one type under
+    the name of another.
+    """
+    save = kernel._cache.save_overload
+
+    def saved(*found: Any) -> None:
+        with (path / "lock").open("ab") as file:  # closing it gives the lock back
+            lock(file)
+            save(*found)
+
+    kernel._cache.save_overload = saved
+    return kernel
 
 
 def inlined(function: Function) -> Any:

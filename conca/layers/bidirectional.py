@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer
+from conca.layers.norm import RMSNorm
 from conca.layers.rows import inside
 from conca.types import nearest
 
@@ -145,7 +146,7 @@ class BidirectionalBlock(nn.Module):
         if not isinstance(inner, Bidirectional):
             raise ValueError(f"BidirectionalBlock takes a Bidirectional, and {type(inner).__name__} is none")
         self.d_model = inner.d_model
-        self.norm = nn.RMSNorm(inner.d_model, eps=1e-6, device=_like(inner).device)
+        self.norm = RMSNorm(inner.d_model, eps=1e-6, device=_like(inner).device)
         self.inner = inner
         self.dropout = nn.Dropout(dropout)
 

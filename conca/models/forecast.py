@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from conca.layers.norm import RMSNorm
 from conca.models.stack import pattern
 from conca.models.structural import Structural, Structure
 from conca.types import BadInput, State, nearest
@@ -114,7 +115,7 @@ class Tower(nn.Module):
         self.enter = nn.Linear(config.inputs, width)
         self.embeddings = nn.ModuleList(nn.Embedding(n, width, padding_idx=0) for n in config.categories)
         self.stack = pattern(config.layers, width, dropout=config.dropout)
-        self.norm = nn.RMSNorm(width, eps=1e-6)
+        self.norm = RMSNorm(width, eps=1e-6)
         each = len(config.bends) * len(config.levels)
         self.head = nn.Linear(width, config.horizon * each)
         for embedding in self.embeddings:

@@ -21,6 +21,7 @@ from conca.layers import families
 from conca.layers.attention import Attention
 from conca.layers.lstm import LSTM
 from conca.layers.mixer import Mixer, Work
+from conca.layers.norm import RMSNorm
 from conca.layers.s4d import S4D
 from conca.models.words import words
 from conca.types import BadInput, S, State, nearest
@@ -41,7 +42,7 @@ class Block(Mixer[S]):
     def __init__(self, inner: Mixer[S], *, dropout: float = 0.0) -> None:
         super().__init__()
         self.d_model, self.timed, self.bounded = inner.d_model, inner.timed, inner.bounded
-        self.norm = nn.RMSNorm(inner.d_model, eps=1e-6)
+        self.norm = RMSNorm(inner.d_model, eps=1e-6)
         self.inner = inner
         self.dropout = nn.Dropout(dropout)
         example = next(inner.parameters(), None)

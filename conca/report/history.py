@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from conca.report.drawing import COLOURS, SOFT, canvas, key, label, svg_of, whole_steps
 from conca.report.page import Chapter, Picture
-from conca.report.words import number
+from conca.report.words import number, percent
 
 __all__ = ["Curves", "chapter", "curves"]
 
@@ -32,6 +32,7 @@ class Curves:
     train       (E,) pinball loss, NaN where it was not logged
     validation  (E,)
     mae         (E,) validation error in the unit of the target
+    accuracy    (E,) share of right answers in validation
     chosen      place of the epoch with the lowest validation loss, whose weights are kept; None without validation
     """
 
@@ -39,11 +40,12 @@ class Curves:
     train: Floats
     validation: Floats
     mae: Floats
+    accuracy: Floats
     chosen: int | None
 
 
 def curves(history: pd.DataFrame) -> Curves:
-    """What a history, as `Forecaster.history_` has it, says about the losses."""
+    """What a history, as `Forecaster.history_` and `Classifier.history_` have it, says about the losses."""
 
     def column(name: str) -> Floats:
         absent = np.full(len(history), np.nan)
@@ -53,17 +55,17 @@ def curves(history: pd.DataFrame) -> Curves:
     counted = np.where(np.isnan(epochs), np.arange(len(history)), epochs).astype(np.int64) + 1
     validation = column("val/loss")
     chosen = None if np.isnan(validation).all() else int(np.nanargmin(validation))
-    return Curves(counted, column("train/loss"), validation, column("val/mae"), chosen)
+    return Curves(counted, column("train/loss"), validation, column("val/mae"), column("val/accuracy"), chosen)
 
 
-def chapter(history: pd.DataFrame) -> Chapter:
-    """The losses, drawn."""
+def chapter(history: pd.DataFrame, loss: str = "pinball loss", reading: str = READING) -> Chapter:
+    """The losses, drawn; `loss` is what they are called, and `reading` says how to read them."""
     found = curves(history)
     if not len(found.epochs) or (np.isnan(found.train).all() and found.chosen is None):
         return Chapter(TITLE, ("This run keeps no record of its training.",))
     if len(found.epochs) == 1:
         return Chapter(TITLE, (f"{words_of(found)} More epochs (--epochs) may help.",))
-    return Chapter(TITLE, (READING, picture(found)))
+    return Chapter(TITLE, (reading, picture(found, loss)))
 
 
 def words_of(found: Curves) -> str:
@@ -76,19 +78,28 @@ def words_of(found: Curves) -> str:
     words += (
         f" Kept: epoch {found.epochs[found.chosen]}, with a validation loss of {number(found.validation[found.chosen])}"
     )
+    if np.isfinite(accuracy := found.accuracy[found.chosen]):
+        return f"{words} ({percent(accuracy, 1)} of its answers right)."
     return words + (f" (MAE {number(mae)} in the unit of the target)." if np.isfinite(mae) else ".")
 
 
-def picture(found: Curves) -> Picture:
-    """Both losses over the epochs, the chosen one marked."""
-    figure, (axes,) = canvas()
+def picture(found: Curves, loss: str = "pinball loss") -> Picture:
+    """Both losses over the epochs, the chosen one marked; below them the accuracy, if it was logged."""
+    accuracy = not np.isnan(found.accuracy).all()
+    figure, panels = canvas(2, 2.0, sharex=True) if accuracy else canvas()
+    axes = panels[0]
     for values, name, colour in ((found.train, "training", COLOURS[1]), (found.validation, "validation", COLOURS[0])):
         if not np.isnan(values).all():
             axes.plot(found.epochs, values, "o-", ms=3, lw=1.4, color=colour, label=name)
     if found.chosen is not None:
         best = found.epochs[found.chosen]
         axes.axvline(float(best), color=SOFT, lw=1.0, ls="--", label=f"kept: epoch {best}")
-    label(axes, "epoch", "pinball loss")
+    label(axes, "" if accuracy else "epoch", loss)
+    if accuracy:
+        panels[1].plot(found.epochs, found.accuracy, "o-", ms=3, lw=1.4, color=COLOURS[0])
+        if found.chosen is not None:
+            panels[1].axvline(float(found.epochs[found.chosen]), color=SOFT, lw=1.0, ls="--")
+        label(panels[1], "epoch", "share right in validation")
     axes.set_xlim(float(found.epochs[0]) - 0.5, float(found.epochs[-1]) + 0.5)
     whole_steps(axes)
     key(axes, 3)

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from conca.layers.states import size_in_bytes
+from conca.models.classify import ClassifyNetwork
 from conca.models.costs import costs
 from conca.models.forecast import ForecastNetwork
 from conca.report.drawing import COLOURS, SOFT, canvas, key, label, logarithmic, svg_of
@@ -23,34 +24,47 @@ READING = (
     "The state is all that the model keeps of a series: its size, not the length of the past, is what one more series costs while "
     "rows stream in. Multiply-adds are for one row of one series."
 )
+BOTH = (
+    "These layers read whole sequences from both ends, so there is no state that one row after the other could go into. Multiply-adds "
+    "are for one row of one series."
+)
 LENGTHS = (1, 4, 16, 64, 256, 1024)
 
 
-def grown(network: ForecastNetwork, lengths: Sequence[int] = LENGTHS) -> NDArray[np.int64]:
+def grown(network: ForecastNetwork | ClassifyNetwork, lengths: Sequence[int] = LENGTHS) -> NDArray[np.int64]:
     """Bytes of the state of one series, all members, after so many rows: read, and then measured."""
+    if isinstance(network, ClassifyNetwork):
+        return sizes(network.causal, lengths) + size_in_bytes(network.init_state(1)[1:])
     tower: Any = network.towers[0]
     if network.config.structure is not None:
         return np.full(len(lengths), size_in_bytes(tower.init_state(1)), dtype=np.int64)
-    like = next(tower.parameters())
-    sizes = []
+    return sizes(tower.stack, lengths) * len(network.towers)
+
+
+def sizes(stack: Any, lengths: Sequence[int]) -> NDArray[np.int64]:
+    """Bytes of the state of a stack after so many rows."""
+    like = next(stack.parameters())
+    found = []
     for rows in lengths:
         with torch.inference_mode():
-            zeros = torch.zeros(1, rows, tower.stack.d_model, dtype=like.dtype, device=like.device)
-            sizes.append(size_in_bytes(tower.stack(zeros)[1]) * len(network.towers))
-    return np.array(sizes, dtype=np.int64)
+            zeros = torch.zeros(1, rows, stack.d_model, dtype=like.dtype, device=like.device)
+            found.append(size_in_bytes(stack(zeros)[1]))
+    return np.array(found, dtype=np.int64)
 
 
-def chapter(network: ForecastNetwork, columns: int) -> Chapter:
+def chapter(network: ForecastNetwork | ClassifyNetwork, columns: int) -> Chapter:
     """A table of the layers, and the bytes as rows are read; `columns` is how many numbers a row of the table has."""
     rows = [
         [c.name, str(c.width), f"{c.parameters:,}", "grows" if c.grows else f"{c.state:,}", f"{c.multiply_adds:,}"]
         for c in costs(network)
     ]
     headings = ["part", "width", "parameters", "state bytes", "multiply-adds"]
+    if isinstance(network, ClassifyNetwork) and network.encoder is not None:
+        return Chapter(TITLE, (BOTH, Table(headings, rows)))
     return Chapter(TITLE, (READING, Table(headings, rows), picture(network, columns)))
 
 
-def picture(network: ForecastNetwork, columns: int) -> Picture:
+def picture(network: ForecastNetwork | ClassifyNetwork, columns: int) -> Picture:
     """Bytes against rows read, beside those of the rows themselves."""
     lengths = np.array(LENGTHS)
     held, rows = grown(network), 4 * columns * lengths

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from conca.data.grid import Grid
 from conca.infer.fitted import Fitted
+from conca.layers.bidirectional import BidirectionalBlock
 from conca.layers.lstm import LSTM
 from conca.models.structural import Structural
 from conca.report import components, response
@@ -19,7 +20,7 @@ from conca.report.drawing import COLOURS, SOFT, canvas, key, label, logarithmic,
 from conca.report.page import Chapter, Picture, Table
 from conca.report.words import aligned, number, span
 
-__all__ = ["StateSpace", "chapter", "forget_times", "kernel", "layers_of", "periods", "time_scales"]
+__all__ = ["StateSpace", "chapter", "forget_times", "kernel", "layers_of", "periods", "time_scales", "weights"]
 
 Floats = NDArray[np.float64]
 
@@ -54,14 +55,14 @@ class StateSpace(Protocol):
 
 
 def layers_of(stack: nn.Module, family: type[Any]) -> list[tuple[str, Any]]:
-    """Layers of one family in a stack, with names such as "layer 2"."""
-    parts = getattr(stack, "parts", [stack])
-    return [
-        (f"layer {number}", module)
-        for number, part in enumerate(parts, 1)
-        for module in part.modules()
-        if isinstance(module, family)
-    ]
+    """Layers of one family in a stack, with names such as "layer 2"; where two read both ways, "layer 2 backward" is one."""
+    found = []
+    for place, part in enumerate(getattr(stack, "parts", [stack]), 1):
+        both = isinstance(part, BidirectionalBlock)
+        ways = (("", part),) if not both else ((" forward", part.inner.ahead), (" backward", part.inner.back))
+        for way, inside in ways:
+            found += [(f"layer {place}{way}", module) for module in inside.modules() if isinstance(module, family)]
+    return found
 
 
 def kernel(layer: StateSpace, channels: Sequence[int], rows: int) -> Floats:
@@ -113,17 +114,23 @@ def chapter(fitted: Fitted) -> Chapter:
         found = components.table(tower, fitted.schema.target, fitted.encoding.cycles)
         return Chapter(TITLE, [*parts, components.READING, found])
     assert isinstance(tower.stack, nn.Module)
-    if spaces := layers_of(tower.stack, StateSpace):
+    return Chapter(TITLE, [*parts, *weights(tower.stack, grid)])
+
+
+def weights(stack: nn.Module, grid: Grid) -> list[str | Picture | Table]:
+    """What the weights of a stack, or of an encoder that reads both ways, say; `grid` says how far apart rows are."""
+    parts: list[str | Picture | Table] = []
+    if spaces := layers_of(stack, StateSpace):
         parts += [SSM, *(impulses(layer, name, grid) for name, layer in spaces[:LAYERS])]
         scales = [(name, time_scales(layer).ravel()) for name, layer in spaces]
         turns = [(name, periods(layer).ravel()) for name, layer in spaces]
         parts += [spread(scales, "time scale", grid), spread(turns, "period", grid), table(scales, turns)]
-    if gates := layers_of(tower.stack, LSTM):
+    if gates := layers_of(stack, LSTM):
         times = [(name, forget_times(layer)) for name, layer in gates]
         parts += [GATES, spread(times, CELLS, grid), table(times)]
     if not spaces and not gates:
         parts.append("The layers of this network have no time scales that could be read from their weights.")
-    return Chapter(TITLE, parts)
+    return parts
 
 
 def impulses(layer: StateSpace, name: str, grid: Grid) -> Picture:

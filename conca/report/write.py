@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import conca
 from conca.estimators.forecaster import Forecaster
 from conca.report import calibration, errors, facts, history, holds, memory, residuals, windows
 from conca.report.page import Chapter, Page, short, write_page
 
+if TYPE_CHECKING:
+    from conca.estimators.classifier import Classifier
+
 __all__ = ["report", "write_report"]
 
 
-def write_report(forecaster: Forecaster, path: str | Path) -> None:
-    """Write the report of a fitted forecaster as one HTML file, whole or not at all.
+def write_report(estimator: Forecaster | Classifier, path: str | Path) -> None:
+    """Write the report of a fitted estimator as one HTML file, whole or not at all.
 
     Raises:
         OSError: where the file cannot be written.
-        RuntimeError: before `fit`.
+        RuntimeError, NotFittedError: of a forecaster, of a classifier, before `fit`.
     """
-    write_page(report(forecaster), Path(path))
+    write_page(report(estimator), Path(path))
 
 
-def report(forecaster: Forecaster) -> Page:
-    """All chapters; those about rows held out, if there are any. Raises RuntimeError before `fit`."""
+def report(estimator: Forecaster | Classifier) -> Page:
+    """All chapters; those about what was held out, if there is any. Raises RuntimeError or NotFittedError before `fit`."""
+    if isinstance(estimator, Forecaster):
+        return forecasts(estimator)
+    from conca.report import classify_page  # it needs scikit-learn, which takes a second to import
+
+    return classify_page.page(estimator)
+
+
+def forecasts(forecaster: Forecaster) -> Page:
+    """All chapters about a forecaster."""
     fitted, schema, levels = forecaster.fitted, forecaster.schema_, forecaster.config.quantiles
     found = forecaster.evaluation_
 

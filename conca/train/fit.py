@@ -1,9 +1,9 @@
-"""The training of a forecaster, through Lightning."""
+"""A training, through Lightning: of whatever network, by whatever lesson."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,45 +13,33 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import nn
 from torch.utils.data import DataLoader
 
-from conca.models.forecast import ForecastNetwork
 from conca.models.run import CHECKPOINT
 from conca.models.threads import few_threads
 from conca.train.checkpoint import read_checkpoint
 from conca.train.course import Course, Trained
 from conca.train.keeper import Keeper
-from conca.train.learner import ForecastLearner
-from conca.train.pieces import Batch, Checks, Pieces
+from conca.train.lesson import Lesson
 from conca.train.places import Place, place_of
 from conca.train.progress import Bar
 from conca.train.quiet import quiet
 from conca.train.ranks import alike, first, local, rank, shared, world
 from conca.train.recipe import Recipe
 from conca.train.seeds import seeded
-from conca.train.shares import Shares
 from conca.train.worker import together
 from conca.types import BadInput
 
-__all__ = ["Trained", "train_forecast"]
+__all__ = ["Trained", "train"]
 
 
-def train_forecast(
-    network: ForecastNetwork,
-    pieces: Pieces,
-    validation: Sequence[Batch],
-    recipe: Recipe,
-    folder: Path,
-    *,
-    progress: bool = True,
-    resume: bool = False,
-) -> Trained:
+def train(lesson: Lesson, recipe: Recipe, folder: Path, *, progress: bool = True, resume: bool = False) -> Trained:
     """Train a network in place; what it ends with are the averaged weights of the epoch that validated best.
 
     Args:
-        network: on the CPU, before and after.
-        pieces: what is learnt from.
-        validation: windows to stop by; without any, the training runs to its end and the last weights are kept.
+        lesson: the network, on the CPU before and after, and what it learns from. Without anything to stop by, the training
+            runs to its end and the last weights are kept.
         recipe: how.
         folder: an existing folder; metrics.csv, logs/ and checkpoints/ are written in it, and nothing elsewhere.
         progress: show a bar on stderr.
@@ -65,27 +53,22 @@ def train_forecast(
         OSError: if a file cannot be written; a ChildProcessError if one of several processes ends before its time.
     """
     place = place_of(recipe.devices)
-    check_batch(pieces, network, place.processes)
-    with seeded(recipe.seed), together(place, learnt, place, network, pieces, validation, recipe, None):
-        return learnt(place, network, pieces, validation, recipe, folder if first() else None, progress, resume)
+    check_batch(lesson, place.processes)
+    with seeded(recipe.seed), together(place, learnt, place, lesson, recipe, None):
+        return learnt(place, lesson, recipe, folder if first() else None, progress, resume)
 
 
 def learnt(
     place: Place,
-    network: ForecastNetwork,
-    pieces: Pieces,
-    validation: Sequence[Batch],
+    lesson: Lesson,
     recipe: Recipe,
     folder: Path | None,
     progress: bool = False,
     resume: bool = False,
 ) -> Trained:
-    """What `train_forecast` does in each of the processes that train; those without a folder write nothing."""
-    members = len(network.towers)
-    if pieces.batch_size // members < world():
-        raise BadInput(
-            f"batch_size {pieces.batch_size // members} is too small for {world()} devices; give a larger one"
-        )
+    """What `train` does in each of the processes that train; those without a folder write nothing."""
+    network = lesson.network
+    check_batch(lesson, world())
     saved = found(folder if resume else None)
     course = Course(recipe) if saved is None else taken_up(saved, recipe, network)
     alike(network)
@@ -93,12 +76,10 @@ def learnt(
         if not course.ended:
             keeper = Keeper(course, folder, saved)
             trainer = trainer_of(place, recipe, [keeper, *([Bar(course)] if progress and first() else [])])
-            learner = ForecastLearner(network, course)
-            shares = Shares(pieces, course, len(network.towers), len(network.config.levels))
-            own = validation[rank() :: world()]
-            checks = DataLoader(Checks(own), batch_size=None) if own else None
+            learner = lesson.learner(course)
+            checks: Any = lesson.checks(rank(), world())
             with interruptible(trainer):
-                trainer.fit(learner, shares, checks)
+                trainer.fit(learner, lesson.steps(course), DataLoader(checks, batch_size=None) if len(checks) else None)
             network.to("cpu", torch.float32)
             averaged = learner.averaged[0].module.state_dict()
         elif saved is not None:
@@ -110,11 +91,11 @@ def learnt(
     return course.trained
 
 
-def check_batch(pieces: Pieces, network: ForecastNetwork, processes: int) -> None:
-    """Raise BadInput unless every process has at least one piece of each member."""
-    size = pieces.batch_size // len(network.towers)
-    if size < processes:
-        raise BadInput(f"batch_size {size} is too small for {processes} devices; give a larger one, or fewer devices")
+def check_batch(lesson: Lesson, processes: int) -> None:
+    """Raise BadInput unless every process has something to learn from in every step."""
+    if lesson.smallest < processes:
+        line = f"batch_size {lesson.smallest} is too small for {processes} devices"
+        raise BadInput(f"{line}; give a larger one, or fewer devices")
 
 
 def found(folder: Path | None) -> dict[str, Any] | None:
@@ -124,7 +105,7 @@ def found(folder: Path | None) -> dict[str, Any] | None:
     return read_checkpoint(path or CHECKPOINT, data) if data else None
 
 
-def taken_up(saved: dict[str, Any], recipe: Recipe, network: ForecastNetwork) -> Course:
+def taken_up(saved: dict[str, Any], recipe: Recipe, network: nn.Module) -> Course:
     """The course of a training that goes on. Raises BadInput if it is another one."""
     try:
         course, own = Course.from_dict(saved["course"], recipe), network.state_dict()

@@ -1,4 +1,4 @@
-"""What is kept while a forecaster learns: the average of its weights, the history, and checkpoints to go on from."""
+"""What is kept while a network learns: the average of its weights, the history, and checkpoints to go on from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 from conca.models.run import CHECKPOINT
 from conca.train.checkpoint import write_checkpoint
 from conca.train.course import Course
-from conca.train.learner import ForecastLearner
+from conca.train.learner import Learner
 from conca.train.ranks import world
 from conca.types import BadInput
 
@@ -49,7 +49,7 @@ class Keeper(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Everything as it was when the checkpoint was written; the learner is on its device, in its precision."""
-        learner = cast(ForecastLearner, pl_module)
+        learner = cast(Learner, pl_module)
         averaged = AveragedModel(learner.network, multi_avg_fn=average).requires_grad_(False)
         learner.averaged = [averaged.eval()]
         if self.saved is not None:
@@ -67,7 +67,7 @@ class Keeper(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Count the step, average, and write a checkpoint if the last one is old."""
-        learner, course = cast(ForecastLearner, pl_module), self.course
+        learner, course = cast(Learner, pl_module), self.course
         course.step += 1
         self.sum += learner.loss
         learner.averaged[0].update_parameters(learner.network)
@@ -82,7 +82,7 @@ class Keeper(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add a row to the history; keep the weights if they are the best."""
-        learner, course = cast(ForecastLearner, pl_module), self.course
+        learner, course = cast(Learner, pl_module), self.course
         course.total = float(self.sum)
         self.sum.zero_()
         if course.close(learner.rate, learner.measured(), learner.stops):
@@ -106,7 +106,7 @@ class Keeper(Callback):
         """Close the log."""
         self.teardown(trainer, pl_module, "fit")
 
-    def keep(self, trainer: Trainer, learner: ForecastLearner) -> None:
+    def keep(self, trainer: Trainer, learner: Learner) -> None:
         """Write a checkpoint."""
         if self.folder is None:
             return
@@ -127,7 +127,7 @@ class Keeper(Callback):
         self.took = self.written - begin
 
 
-def restore(saved: dict[str, Any], trainer: Trainer, learner: ForecastLearner) -> None:
+def restore(saved: dict[str, Any], trainer: Trainer, learner: Learner) -> None:
     """What `Keeper.keep` wrote. Raises BadInput if it belongs to another network."""
     try:
         learner.network.load_state_dict(saved["network"])

@@ -48,7 +48,7 @@ class Bar(ProgressBar):
         """Epoch, loss and validation error; the last training, on all rows, says so."""
         rows, recipe = self.course.history, self.course.recipe
         values = rows[-1] if rows else {}
-        names = (("train/loss", "loss"), ("val/loss", "val"), ("val/mae", "val MAE"))
+        names = (("train/loss", "loss"), ("val/loss", "val"), ("val/mae", "val MAE"), ("val/accuracy", "accuracy"))
         parts = [f"{word} {float(values[name]):.4g}" for name, word in names if name in values]
         epochs = -(-recipe.last // recipe.steps)
         last = "all rows, " if recipe.stop is not None else ""

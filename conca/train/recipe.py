@@ -1,4 +1,4 @@
-"""How a forecaster is trained."""
+"""How a network is trained."""
 
 from __future__ import annotations
 

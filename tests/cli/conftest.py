@@ -167,8 +167,13 @@ def started(fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     torch.set_default_dtype(torch.float32)
     children: list[Child] = []
 
-    def start(*words: object, stdout: IO[bytes] | int = -1, before: Callable[[], None] = lambda: None) -> Child:
-        children.append(Child(["stream", *map(str, (fitted / "run", *words))], stdout, before))
+    def start(
+        *words: object,
+        stdout: IO[bytes] | int = -1,
+        before: Callable[[], None] = lambda: None,
+        run: Path = fitted / "run",
+    ) -> Child:
+        children.append(Child(["stream", *map(str, (run, *words))], stdout, before))
         return children[-1]
 
     yield start

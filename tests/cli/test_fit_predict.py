@@ -131,7 +131,7 @@ def test_info_says_that_attention_grows(say: Callable, data: Path) -> None:
 
 INTERRUPTED = """
 import os, signal, sys
-from conca.train.learner import ForecastLearner
+from conca.train.forecast_learner import ForecastLearner
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job may have been told to ignore it
 learn = ForecastLearner.training_step
 def step(self, batch, place):

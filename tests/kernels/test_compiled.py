@@ -3,10 +3,15 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 
 import pytest
 import torch
+from numba import types
+from numba.core.caching import IndexDataCacheFile
 from torch.testing import assert_close
 
 from conca.kernels import compiled
@@ -91,6 +96,34 @@ def test_one_line_while_something_compiles_and_none_after(tmp_path):
     third = run(USE, NUMBA_CACHE_DIR=str(tmp_path))
     assert third.returncode == 0, third.stderr
     assert third.stderr == first.stderr
+
+
+def twice(x):
+    return 2 * x
+
+
+def test_two_at_once_take_two_numbers(tmp_path, monkeypatch):
+    """Numba alone lets both see an empty index, and call what they keep by the first number."""
+    monkeypatch.setattr(compiled, "_chosen", [tmp_path])
+    kernels = {kind: compiled.compiled(twice) for kind in (types.int64, types.float64)}
+    for kind, kernel in kernels.items():
+        kernel.compile((kind,))
+        kernel._cache.flush()
+    look, both = IndexDataCacheFile._load_index, Barrier(2)
+
+    def slowly(file):
+        found = look(file)
+        with suppress(BrokenBarrierError):
+            both.wait(0.5)  # until the other has looked, too
+        return found
+
+    def keep(kind):
+        kernels[kind]._cache.save_overload((kind,), next(iter(kernels[kind].overloads.values())))
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(IndexDataCacheFile, "_load_index", slowly)
+        list(pool.map(keep, kernels))
+    assert len(set(kernel._cache._cache_file._load_index().values())) == 2
 
 
 def test_only_what_is_half_written_is_taken_away(tmp_path):

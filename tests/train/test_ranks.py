@@ -14,7 +14,7 @@ import torch
 from conca.data.encoding import Encoded
 from conca.models.forecast import ForecastNetwork, NetworkConfig
 from conca.train import keeper, places
-from conca.train.fit import train_forecast
+from conca.train.forecast_lesson import train_forecast
 from conca.train.pieces import Pieces, windows
 from conca.train.places import Place, place_of
 from conca.train.recipe import Recipe

@@ -14,7 +14,7 @@ from conca.models.forecast import ForecastNetwork, NetworkConfig
 from conca.models.run import CHECKPOINT
 from conca.train import keeper
 from conca.train.checkpoint import read_checkpoint, write_checkpoint
-from conca.train.fit import train_forecast
+from conca.train.forecast_lesson import train_forecast
 from conca.train.pieces import Pieces, windows
 from conca.train.recipe import Recipe
 from conca.train.seeds import seeded

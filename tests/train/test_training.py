@@ -12,9 +12,10 @@ from rich.console import Console
 from conca.data.encoding import Encoded
 from conca.models.forecast import ForecastNetwork, NetworkConfig
 from conca.train import calibrate as calibration
-from conca.train import fit, progress
+from conca.train import forecast_learner, progress
 from conca.train.calibrate import calibrate
-from conca.train.fit import interruptible, train_forecast
+from conca.train.fit import interruptible
+from conca.train.forecast_lesson import train_forecast
 from conca.train.pieces import Pieces, windows
 from conca.train.recipe import Recipe
 from conca.train.seeds import seeded
@@ -161,7 +162,7 @@ def test_ctrl_c_comes_out(tmp_path, monkeypatch):
     def press(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fit.ForecastLearner, "training_step", press)
+    monkeypatch.setattr(forecast_learner.ForecastLearner, "training_step", press)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "run")
     assert signal.getsignal(signal.SIGINT) is handler

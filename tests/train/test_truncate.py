@@ -9,7 +9,7 @@ from conca.data.encoding import Encoded
 from conca.layers.states import tree_map
 from conca.models.forecast import ForecastNetwork, NetworkConfig, pinball
 from conca.train import fit
-from conca.train.fit import train_forecast
+from conca.train.forecast_lesson import train_forecast
 from conca.train.pieces import Pieces
 from conca.train.recipe import Recipe
 from conca.train.seeds import seeded

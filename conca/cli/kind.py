@@ -1,0 +1,45 @@
+"""Runs of either kind at the prompt: the estimator of one, once the options are known to be for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from conca.types import BadInput
+
+if TYPE_CHECKING:
+    from conca import Classifier, Forecaster
+
+__all__ = ["check_options", "classifier", "forecaster", "is_classifier"]
+
+WORDS = {"forecast": ("forecasts", "forecasts"), "classify": ("classifiers", "classifies")}
+
+
+def is_classifier(run: Path) -> bool:
+    """Whether a run classifies; else it forecasts. Raises BadInput for what is no run."""
+    from conca.estimators.load import kind_of
+
+    return kind_of(run) == "classify"
+
+
+def check_options(run: Path, *, of: str, **options: Any) -> None:
+    """Raise BadInput if an option was given that belongs to the other kind of run (`of`)."""
+    for name, value in options.items():
+        if value not in (None, False):
+            kind = next(kind for kind in WORDS if kind != of)
+            option = f"--{name.replace('_', '-')}"
+            raise BadInput(f"{option} belongs to {WORDS[of][0]}, and {run} {WORDS[kind][1]}; leave it away")
+
+
+def classifier(run: Path) -> Classifier:
+    """The classifier of a run. Raises BadInput for a run that is none, or damaged."""
+    from conca.estimators.classifier import Classifier
+
+    return Classifier.load(run)
+
+
+def forecaster(run: Path) -> Forecaster:
+    """The forecaster of a run. Raises BadInput for a run that is none, or damaged."""
+    from conca.estimators.forecaster import Forecaster
+
+    return Forecaster.load(run)

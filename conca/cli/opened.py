@@ -1,0 +1,106 @@
+"""What `conca stream` opens of a run: the memories, and what answers the bytes that come; forecasts or labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from conca.cli.kind import classifier, forecaster
+from conca.types import BadInput
+
+if TYPE_CHECKING:
+    from conca.infer.label_session import LabelSession
+    from conca.infer.label_stream import LabelStream, SampleStream
+    from conca.infer.session import Session
+    from conca.infer.stream import Stream
+
+__all__ = ["Answers", "Opened", "forecasts", "labels"]
+
+Answers: TypeAlias = "Stream | LabelStream | SampleStream"
+First: TypeAlias = "Callable[[], tuple[bytes, bytes]]"
+"""Waits for the first line: it, and what came with it."""
+
+RAW = "s16le"
+EVERY, SHARE = 1_000, 10
+"""Samples from one label to the next: so many, or this share of a second where the rate is known."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run, ready for a stream.
+
+    session   holds the memories
+    begin     makes what answers: from a way to wait for the first line, and whether the memories were kept before; also gives what
+              came already
+    notices   what the user should know at once
+    timeless  no row can be known to have been read before
+    wanted    what must be sent
+    """
+
+    session: Session | LabelSession
+    begin: Callable[[First, bool], tuple[Answers, bytes]]
+    notices: Sequence[str]
+    timeless: bool
+    wanted: str = "a header and rows of CSV"
+
+
+def forecasts(run: Path, future: Path | None) -> Opened:
+    """A run that forecasts. Raises BadInput if it cannot be read, or the future cannot."""
+    from conca.infer.session import Session
+    from conca.infer.stream import Stream
+
+    session = Session(forecaster(run), future)
+
+    def begin(first: First, resumed: bool) -> tuple[Answers, bytes]:
+        line, rest = first()
+        return Stream(session, line, "stdin", resumed=resumed), rest
+
+    notices = session.coming.notices if session.coming else ()
+    return Opened(session, begin, notices, session.fitted.schema.time is None)
+
+
+def labels(
+    run: Path, *, series: str | None, probabilities: bool, raw: str | None, every: int | None, rate: int | None
+) -> Opened:
+    """A run that classifies. Raises BadInput if it cannot be read, or has no answer before the end of a sequence."""
+    from conca.infer.label_session import LabelSession
+    from conca.infer.label_stream import LabelStream, SampleStream
+
+    check_raw(raw, every, series)
+    model = classifier(run)
+    if model.config.bidirectional:
+        raise BadInput(f"{run}: reads both ways, so it has no answer before the end; fit one without --bidirectional")
+    session = LabelSession(model.network_at(rate), model.classes_.tolist(), symbols=model.symbols_)
+    known = rate or model.rate_
+
+    def begin(first: First, resumed: bool) -> tuple[Answers, bytes]:
+        if raw is not None:
+            size = every or (max(1, int(known) // SHARE) if known else EVERY)
+            return SampleStream(session, size, every=probabilities), b""
+        line, rest = first()
+        channels = model.channels_
+        return LabelStream(session, line, "stdin", channels=channels, series=series, every=probabilities), rest
+
+    notices = []
+    if rate is not None and model.rate_ not in (None, rate):
+        notices.append(
+            f"read at {rate:g} samples a second by layers whose steps are made {model.rate_ / rate:g} times as long"
+        )
+    if not session.network.bounded:
+        notices.append(f"{run}: attention without a window holds every row, so memory grows with the stream")
+    wanted = "a header and rows of CSV" if raw is None else "samples of 16 bits"
+    return Opened(session, begin, notices, True, wanted)
+
+
+def check_raw(raw: str | None, every: int | None, series: str | None) -> None:
+    """Raise BadInput unless the options about bare samples fit each other."""
+    if raw is not None and raw != RAW:
+        raise BadInput(f"--raw: unknown form '{raw}'; known: {RAW} (16 bits, signed, little-endian, one channel)")
+    if raw is None and every is not None:
+        raise BadInput(f"--every belongs to bare samples (--raw {RAW}); rows of CSV are answered one by one")
+    if every is not None and every < 1:
+        raise BadInput(f"--every must be at least 1, not {every}")
+    if raw is not None and series is not None:
+        raise BadInput("--series belongs to rows of CSV; bare samples are one sequence")

@@ -1,0 +1,42 @@
+"""Probabilities of classes for whole sequences, in batches of like lengths."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from conca.data.labelled import Labelled
+from conca.data.padded import Shelf
+from conca.models.classify import ClassifyNetwork
+from conca.models.threads import few_threads
+
+__all__ = ["probabilities"]
+
+Floats = NDArray[np.float32]
+
+STEPS = 2**16
+"""Steps of a batch, padding counted, about."""
+
+
+def probabilities(network: ClassifyNetwork, data: Labelled, *, shares: int = 1) -> Floats:
+    """What a network in `eval()` says of every sequence, (n, shares, K), float32.
+
+    The answer number f, from 0, is the one after the first (f + 1) / `shares` of each sequence, rounded up to whole steps;
+    the last is that of the whole.
+    """
+    shelf = Shelf(data)
+    found = np.empty((len(data), shares, network.config.classes), np.float32)
+    device = network.head.weight.device
+    with torch.inference_mode(), few_threads(network):
+        for own in shelf.batches(STEPS):
+            x, lengths = shelf.padded(own)
+            x = x.to(device, network.head.weight.dtype if x.is_floating_point() else None)
+            lengths = None if lengths is None else lengths.to(device)
+            if shares == 1:
+                logits = network(x, lengths=lengths)[:, None]
+            else:
+                ends = -(-data.lengths[own][:, None] * np.arange(1, shares + 1) // shares)
+                logits = network.at(x, torch.from_numpy(ends).to(device), lengths=lengths)
+            found[own] = logits.float().softmax(-1).cpu().numpy()
+    return found
