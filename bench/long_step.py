@@ -40,8 +40,8 @@ NETWORKS = {
     LEANEST: f"attention(n_heads={HEADS})*{LAYERS}",
     "attention": f"attention(n_heads={HEADS})*{LAYERS}",
 }
-PATIENCE = 20.0
-"""Seconds that are spent on timing a network, where one step does not take longer."""
+PATIENCE, LIMIT = 20.0, 300
+"""Seconds that are spent on timing a network, where one step does not take longer; and after which a network is given up."""
 
 
 class Fused(Attention):
@@ -89,21 +89,27 @@ def measured(name: str, args: argparse.Namespace) -> dict[str, float]:
     words = [sys.executable, __file__, "--child", name, "--width", str(args.width), "--batch", str(args.batch)]
     words += ["--threads", str(args.threads)]
     print(name, file=sys.stderr, flush=True)
-    found = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
+    try:
+        found = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, timeout=LIMIT).stdout
+    except subprocess.TimeoutExpired:
+        return {}
     return dict(json.loads(found.splitlines()[-1]))
 
 
 def page(found: dict[str, dict[str, float]], args: argparse.Namespace) -> None:
-    lean = found[LEANEST]
+    lean = found[LEANEST] or {"seconds": float("nan"), "MiB": float("nan")}
     rows = []
     for name, run in found.items():
+        if not run:
+            rows.append((name, "", f"more than {LIMIT}", "", "", ""))
+            continue
         time, memory = lean["seconds"] / run["seconds"], lean["MiB"] / run["MiB"]
         weights = f"{run['weights']:,.0f}"
         rows.append((name, weights, f"{run['seconds']:.2f}", f"{time:.1f}", f"{run['MiB']:.0f}", f"{memory:.1f}"))
     matrix = args.batch * HEADS * T * T * 4 / 2**30
     notes = (
-        f"Ratios are to attention, fused and bare: above 1, faster or leaner. It grows with the square of the steps in time alone; written out "
-        f"as in the textbook, each layer would keep a matrix of {matrix:.1f} GiB, {LAYERS * matrix:.0f} GiB in all, and could not run here."
+        "Ratios are to attention, fused and bare: above 1, faster or leaner. Its time alone grows with the square of the steps; "
+        f"written out as in the textbook, each layer would keep a matrix of {matrix:.1f} GiB, {LAYERS * matrix:.0f} GiB in all."
     )
     title = f"A training step at {T:,} steps: {LAYERS} layers, width {args.width}, sequences: {args.batch}, {HEADS} heads, float32"
     header = ("layers", "parameters", "seconds", "times as fast", "peak memory of a step, MiB", "times as lean")

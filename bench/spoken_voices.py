@@ -8,6 +8,7 @@ never. Needs the Debian packages espeak-ng, flite, festival, festvox-kallpc16k, 
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,8 @@ ODD = ("robo", "unirobot", "announcer", "demonic", "croak", "whisper", "fast", "
 FLITE = ("awb", "rms", "slt", "kal16")
 FESTIVAL = ("kal_diphone", "ked_diphone", "cmu_us_slt_arctic_hts")
 PROMPTS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
+AROUND = 0.055
+"""Seconds before and after a word that is tested on: what there are on average where it is learnt from."""
 HELD_OUT = 12
 """Voices of espeak-ng for validation, and as many for test."""
 
@@ -75,8 +78,8 @@ def scaled(sound: np.ndarray, peak: float = 0.6) -> np.ndarray:
 
 def varied(sound: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The word in a room, over a line and with noise, all drawn by `rng`."""
-    if rng.random() < 0.5:
-        decay = np.exp(-6.9 * np.arange(int(0.25 * RATE)) / RATE / rng.uniform(0.08, 0.4))
+    if rng.random() < 0.35:
+        decay = np.exp(-6.9 * np.arange(int(0.25 * RATE)) / RATE / rng.uniform(0.08, 0.3))
         echo = rng.normal(size=len(decay)) * decay
         echo *= 10 ** (-rng.uniform(3, 20) / 20) / np.sqrt((echo**2).sum())
         echo[0] += 1
@@ -85,15 +88,15 @@ def varied(sound: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     size = len(sound)
     frequency = np.fft.rfftfreq(size, 1 / RATE)
     places = np.geomspace(60, 4000, 7)
-    level = np.interp(np.log(frequency + 1), np.log(places), rng.normal(0, 5, 7)) + rng.normal(0, 2) * np.log2(
+    level = np.interp(np.log(frequency + 1), np.log(places), rng.normal(0, 4, 7)) + rng.normal(0, 2) * np.log2(
         (frequency + 100) / 1000
     )
     low, high = rng.uniform(30, 300), rng.choice([4000, rng.uniform(1700, 4000)])
     level -= 24 * np.maximum(np.log2(low / (frequency + 1)), 0) + 120 * np.maximum(np.log2((frequency + 1) / high), 0)
     sound = np.fft.irfft(np.fft.rfft(sound) * 10 ** (level / 20), size)
     noise = np.fft.irfft(np.fft.rfft(rng.normal(size=size)) / np.sqrt(frequency + 50) ** rng.uniform(0, 2), size)
-    noise *= np.sqrt((sound**2).mean() / (noise**2).mean()) * 10 ** (-rng.uniform(10, 50) / 20)
-    return scaled(sound + noise, rng.uniform(0.2, 0.9))
+    noise *= np.sqrt((sound**2).mean() / (noise**2).mean()) * 10 ** (-rng.uniform(15, 50) / 20)
+    return scaled(sound + noise)
 
 
 def spoken(at: int, part: str, voices: list[tuple[str, str]], root: Path) -> None:
@@ -105,16 +108,19 @@ def spoken(at: int, part: str, voices: list[tuple[str, str]], root: Path) -> Non
     if path.exists():
         return
     sound, own = said(engine, voice, WORDS[digit], rng)
-    larynx = rng.uniform(0.85, 1.18) if part == "train" else 1.0  # shorter or longer vocal tracts
-    sound = scaled(trimmed(resample(sound, round(own * larynx / 100) * 100, RATE)))
-    sound = varied(sound, rng) if part == "train" else sound
+    larynx = rng.uniform(0.87, 1.15) if part == "train" else 1.0  # shorter or longer vocal tracts
+    sound = resample(sound, round(own * larynx / 100) * 100, RATE)
+    sound = varied(scaled(trimmed(sound)), rng) if part == "train" else scaled(trimmed(sound, AROUND))
     partly = path.with_suffix(".part")
     soundfile.write(partly, sound, RATE, subtype="PCM_16", format="WAV")
     partly.replace(path)
 
 
-def make(root: Path, counts: dict[str, int], recorded: float = 0.35) -> None:
+def make(root: Path, counts: dict[str, int], recorded: float = 0.4) -> None:
     """The three parts under `root`, unless they are there; `recorded`: the share of voices cut from recordings of people."""
+    for program in ("espeak-ng", "flite", "text2wave"):
+        if not shutil.which(program):
+            raise SystemExit(f"{program} is not installed; the first lines of {Path(__file__).name} name the packages")
     names = variants()
     espeak = {
         "test": names[:HELD_OUT],
@@ -132,13 +138,22 @@ def make(root: Path, counts: dict[str, int], recorded: float = 0.35) -> None:
 
 
 def real(root: Path, prompts: Path, rate: int = RATE) -> None:
-    """The ten digits of the prompts of Asterisk (one speaker, who takes no part in training), trimmed as the others are."""
+    """The ten digits of the prompts of Asterisk (one speaker, who takes no part in training), trimmed as the others are.
+
+    What is there is not made again.
+    """
     for digit in range(10):
-        sound, own = soundfile.read(prompts / "digits" / f"{digit}.wav", dtype="float32")
         path = root / str(digit) / "allison.wav"
+        if path.exists():
+            continue
+        if not prompts.is_dir():
+            raise SystemExit(
+                f"{prompts}: there are no prompts; apt-get install asterisk-core-sounds-en-wav, or give --prompts"
+            )
+        sound, own = soundfile.read(prompts / "digits" / f"{digit}.wav", dtype="float32")
         path.parent.mkdir(parents=True, exist_ok=True)
-        soundfile.write(path, scaled(trimmed(resample(sound, own, rate))), rate, subtype="PCM_16")
+        soundfile.write(path, scaled(trimmed(resample(sound, own, rate), AROUND)), rate, subtype="PCM_16")
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]), {"train": 4000, "validation": 300, "test": 500})
+    make(Path(sys.argv[1]), {"train": 8000, "validation": 300, "test": 500})

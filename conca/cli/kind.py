@@ -10,7 +10,7 @@ from conca.types import BadInput
 if TYPE_CHECKING:
     from conca import Classifier, Forecaster
 
-__all__ = ["check_options", "classifier", "forecaster", "is_classifier"]
+__all__ = ["check_options", "check_rate", "classifier", "forecaster", "is_classifier"]
 
 WORDS = {"forecast": ("forecasts", "forecasts"), "classify": ("classifiers", "classifies")}
 
@@ -29,6 +29,14 @@ def check_options(run: Path, *, of: str, **options: Any) -> None:
             kind = next(kind for kind in WORDS if kind != of)
             option = f"--{name.replace('_', '-')}"
             raise BadInput(f"{option} belongs to {WORDS[of][0]}, and {run} {WORDS[kind][1]}; leave it away")
+
+
+def check_rate(run: Path, model: Classifier, rate: int | None) -> None:
+    """Raise BadInput for a rate that is none, or one for a run that knows of no rate."""
+    if rate is not None and rate < 1:
+        raise BadInput(f"--rate must be at least 1 sample a second, not {rate}")
+    if rate is not None and model.rate_ is None:
+        raise BadInput(f"--rate belongs to sound, and {run} was fitted on something else; leave it away")
 
 
 def classifier(run: Path) -> Classifier:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conca.cli.kind import classifier
+from conca.cli.kind import check_rate, classifier
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +22,7 @@ def labels_of(run: Path, data: Path, *, probabilities: bool, **reading: Any) -> 
     import pandas as pd
 
     model = classifier(run)
+    check_rate(run, model, reading.get("rate"))
     sequences = model.read(data, **given(reading))
     found = model.predict_proba(sequences)
     best = found.argmax(1)
@@ -41,6 +42,7 @@ def labels_of(run: Path, data: Path, *, probabilities: bool, **reading: Any) -> 
 def scores_of(run: Path, data: Path, **reading: Any) -> tuple[pd.DataFrame, list[str]]:
     """How well a run classifies sequences that have labels, and what the user should know."""
     model = classifier(run)
+    check_rate(run, model, reading.get("rate"))
     return model.evaluate(data, **given(reading)), model.notices_
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit, Option
 
 from conca.cli.kind import check_options, is_classifier
-from conca.cli.opened import Answers, Opened, forecasts, labels
+from conca.cli.open_stream import Answers, Opened, forecasts, labels
 from conca.cli.screen import notice
 from conca.types import BadInput
 
@@ -49,7 +49,9 @@ def stream(
     ] = None,
     series: Annotated[
         str | None,
-        Option(metavar="COLUMN", help="Labels: column that tells sequences apart, each with a state of its own."),
+        Option(
+            metavar="COLUMN", help="Labels: column that tells sequences apart; default: that of the fit, if it comes."
+        ),
     ] = None,
     probabilities: Annotated[
         bool, Option("--probabilities", help="Labels: that of every class, p_CLASS, too.")
@@ -77,8 +79,8 @@ def stream(
     Forecasts have the columns of `conca predict`, and its numbers with --rolling; y is empty, since it is not known yet. Rows of a
     series come in the order of time; those that its grid has between two of them count as missing.
 
-    Labels have the columns step, label and probability: what the run says of the sequence so far. A sequence has no end, unless
-    --series names another.
+    Labels have the columns step, label and probability: what the run says of the sequence so far. All rows are one sequence,
+    unless a column tells them apart (--series).
 
     With --state, what was read is written to the file every second, at the end, and on Ctrl-C or SIGTERM; the same command on the
     same rows then goes on where it ended: rows that were read are passed over. Rows written after the state was are written once

@@ -48,11 +48,13 @@ def in_order(task: Callable[[int], R], blocks: Iterable[int], processes: int = 1
     """`task` of each of the blocks, in their order, made in so many processes; in this one if it is one.
 
     The task is sent to the others, so it must be a function of a module, or a `partial` of one. They end with the
-    iterator, and with this process, however it ends; an interrupt from the keyboard reaches this process alone.
+    iterator, whatever they are doing, and with this process, however it ends; an interrupt from the keyboard reaches
+    this process alone.
     """
     if processes == 1:
         yield from map(task, blocks)
         return
+    others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     waiting: deque[Future[R]] = deque()
     try:
@@ -64,7 +66,11 @@ def in_order(task: Callable[[int], R], blocks: Iterable[int], processes: int = 1
         while waiting:
             yield waiting.popleft().result()
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        with _unbroken():
+            for process in multiprocessing.active_children():
+                if process not in others:
+                    process.terminate()
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager
@@ -78,6 +84,19 @@ def _keyboard_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _unbroken() -> Iterator[None]:
+    """Who interrupts again and again does not break off what ends the processes: it takes a moment."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
 def _end_with_parent() -> None:

@@ -41,6 +41,11 @@ def compiled(function: F) -> F:
     return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
 
 
+def inner(function: F) -> F:
+    """The same for one that compiled functions alone call, which is compiled sooner."""
+    return cast(F, numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+
+
 class Tables(NamedTuple):
     """What the walk looks up, for all directions d: degrees of first paddles, then those of the ring's R pixels."""
 
@@ -94,19 +99,19 @@ def tables(brush: Brush, continuity: float) -> Tables:
     )
 
 
-@compiled
+@inner
 def below(number: int, random: np.random.Generator) -> int:
     """A whole number from 0 on, less than `number`."""
     return int(random.random() * number)
 
 
-@compiled
+@inner
 def holds(size: int, y: int, x: int) -> bool:
     """Whether a pixel is in the picture."""
     return 0 <= y < size and 0 <= x < size
 
 
-@compiled
+@inner
 def take(t: Tables, taken: Floats, paddle: Integers) -> None:
     """A paddle takes its ground."""
     mask, reach = t.masks[paddle[2]], t.masks.shape[1] // 2
@@ -116,7 +121,7 @@ def take(t: Tables, taken: Floats, paddle: Integers) -> None:
             taken[y, x] = max(taken[y, x], mask[i, j])
 
 
-@compiled
+@inner
 def crosses(t: Tables, taken: Floats, y: int, x: int, direction: int) -> bool:
     """Whether a paddle would lie on ground that is taken."""
     mask, reach = t.masks[direction], t.masks.shape[1] // 2
@@ -127,7 +132,7 @@ def crosses(t: Tables, taken: Floats, y: int, x: int, direction: int) -> bool:
     return False
 
 
-@compiled
+@inner
 def ground(t: Tables, taken: Floats, y: int, x: int) -> float:
     """How much of the ground round a pixel is taken, at the worst place."""
     worst = 0.0
@@ -140,7 +145,7 @@ def ground(t: Tables, taken: Floats, y: int, x: int) -> float:
     return worst
 
 
-@compiled
+@inner
 def grown(t: Tables, snake: Integers, length: int, pivot: Integers, taken: Floats, random: np.random.Generator) -> bool:
     """One paddle more than `length`; the one before takes its ground, the pivot moves on. False where the snake is stuck."""
     last = snake[length - 1, 2]
@@ -167,7 +172,7 @@ def grown(t: Tables, snake: Integers, length: int, pivot: Integers, taken: Float
     return False
 
 
-@compiled
+@inner
 def begun(t: Tables, snake: Integers, pivot: Integers, y: int, x: int, direction: int) -> bool:
     """The first paddle of a snake, with its tail at a pixel. False where that, its head or its pivot is not in the picture."""
     i, j = t.pivots[direction]
@@ -180,7 +185,7 @@ def begun(t: Tables, snake: Integers, pivot: Integers, y: int, x: int, direction
     return True
 
 
-@compiled
+@inner
 def fits(t: Tables, taken: Floats, y: int, x: int, direction: int) -> bool:
     """Whether the ground of a first paddle is free; beyond the border it is."""
     for k in range(t.footprints.shape[1]):
@@ -190,7 +195,7 @@ def fits(t: Tables, taken: Floats, y: int, x: int, direction: int) -> bool:
     return True
 
 
-@compiled
+@inner
 def sown(t: Tables, snake: Integers, pivot: Integers, taken: Floats, random: np.random.Generator) -> bool:
     """The first paddle of a snake, anywhere on free ground. False where there is none."""
     for _ in range(TRIES):
@@ -203,7 +208,7 @@ def sown(t: Tables, snake: Integers, pivot: Integers, taken: Floats, random: np.
     return False
 
 
-@compiled
+@inner
 def somewhere(t: Tables, taken: Floats, direction: int, random: np.random.Generator) -> int:
     """One of the pixels where a first paddle fits, all alike, counted row by row; -1 where there is none.
 
@@ -222,7 +227,7 @@ def somewhere(t: Tables, taken: Floats, direction: int, random: np.random.Genera
     return places[below(found, random)] if found else -1
 
 
-@compiled
+@inner
 def amid(t: Tables, snake: Integers, pivot: Integers, border: int, random: np.random.Generator) -> bool:
     """The first paddle of the first snake, all its ground inside a wide border. False where there is no room."""
     for _ in range(TRIES):
@@ -237,7 +242,7 @@ def amid(t: Tables, snake: Integers, pivot: Integers, border: int, random: np.ra
     return False
 
 
-@compiled
+@inner
 def beside(
     t: Tables, snake: Integers, pivot: Integers, first: Integers, between: int, random: np.random.Generator
 ) -> bool:
@@ -252,7 +257,7 @@ def beside(
     return False
 
 
-@compiled
+@inner
 def border(taken: Floats) -> None:
     """The ground before anything was laid: free, but for the border."""
     size = len(taken)
@@ -261,7 +266,7 @@ def border(taken: Floats) -> None:
             taken[y, x] = 1.0 if min(y, x, size - 1 - y, size - 1 - x) < PADDING else 0.0
 
 
-@compiled
+@inner
 def crowded(taken: Floats) -> bool:
     """Whether hardly any ground is free."""
     free = 0
@@ -271,7 +276,7 @@ def crowded(taken: Floats) -> bool:
     return free < CROWDED * len(taken) ** 2
 
 
-@compiled
+@inner
 def two(t: Tables, snakes: Integers, taken: Floats, between: int, random: np.random.Generator) -> int:
     """The two long snakes (2, n, 3), begun anew until both are whole, and how often that was.
 
@@ -294,7 +299,7 @@ def two(t: Tables, snakes: Integers, taken: Floats, between: int, random: np.ran
             return begins
 
 
-@compiled
+@inner
 def one(t: Tables, snake: Integers, taken: Floats, random: np.random.Generator) -> bool:
     """A shorter snake (n, 3) on free ground, which it takes. False where that failed."""
     pivot = np.empty(2, np.int64)

@@ -37,5 +37,5 @@ def low_pass(factor: int) -> NDArray[np.float32]:
     """The filter that lets a share `PASSED` / `factor` of the band pass, with a gain of 1."""
     reach = CROSSINGS * factor
     at = np.arange(-reach, reach + 1) / factor
-    weights = PASSED * np.sinc(PASSED * at) * np.kaiser(2 * reach + 1, BETA)
+    weights = np.sinc(PASSED * at) * np.kaiser(2 * reach + 1, BETA)
     return np.asarray(weights / weights.sum(), np.float32)

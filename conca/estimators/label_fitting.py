@@ -25,7 +25,7 @@ from conca.train.recipe import Recipe
 from conca.train.seeds import seeded
 from conca.types import BadInput
 
-__all__ = ["Fit", "Judged", "fit_labels", "judge", "plan"]
+__all__ = ["Fit", "fit_labels", "judge", "plan"]
 
 Integers = NDArray[np.int64]
 

@@ -21,8 +21,9 @@ TITLE = "How good it is, and what it is"
 READING = (
     "Nothing was fitted on the sequences held out. Accuracy is the share of right answers; macro F1 is the mean over the classes of an "
     "F1 between precision and recall, so that rare classes count as much as others: higher is better. Log loss is the mean of -log of the "
-    "probability of the right class: lower is better. 1-NN answers with the class of the nearest sequence that was learnt from."
+    "probability of the right class: lower is better."
 )
+NEAREST = " 1-NN answers with the class of the nearest sequence that was learnt from."
 NOTHING = (
     "No sequences were held out, so there is nothing to judge: give data with a test part, or hold some of it out (test_fraction), to "
     "see scores, confusions and calibration."
@@ -81,7 +82,7 @@ def opening(classifier: Classifier) -> Iterator[str | Table]:
         yield said
     yield judged(labels) if labels is not None else UNKEPT
     yield score_rows(scores, "answers of")
-    yield READING
+    yield READING + NEAREST * ("1-NN" in scores.index)
 
 
 def facts(classifier: Classifier) -> list[tuple[str, str]]:

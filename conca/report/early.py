@@ -73,7 +73,8 @@ def by_length(found: Binned) -> Picture:
     axes.hlines(found.right, found.first, found.last, color=COLOURS[0], lw=1.6)
     bars = np.abs(np.stack([found.low, found.high]) - found.right)
     axes.errorbar(middle, found.right, yerr=bars, fmt="o", color=COLOURS[0], ms=4, elinewidth=1.0, capsize=3)
-    axes.set_ylim(max(0.0, math.floor(10 * found.low.min() - 0.5) / 10), 1.02)
+    bottom = max(0.0, math.floor(10 * found.low.min() - 0.5) / 10)
+    axes.set_ylim(bottom, 1 + 0.04 * (1 - bottom))
     if found.last.max() > WIDE * found.first.min():
         logarithmic(axes)
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -125,5 +126,5 @@ def while_reading(labels: Labels) -> Picture:
     half, first = len(right) // 2, enough(right)
     words = f"{percent(right[0], 1)} of the answers are right after the first {percent(shares[0])} of a sequence, "
     words += f"{percent(right[half - 1], 1)} after half of it and {percent(right[-1], 1)} at its end"
-    words += f"; from {percent(shares[first - 1])} on, at least 95% of that."
+    words += f"; from {percent(shares[first - 1])} on, at least 95% of that." if first < len(right) else "."
     return Picture(svg_of(figure, "early"), f"Accuracy while reading. {words}", words)

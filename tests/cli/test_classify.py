@@ -12,12 +12,12 @@ import torch
 
 import conca
 from conca.cli.main import main
+from conca.cli.task import estimator
 from conca.data.labelled import numbered
 from conca.estimators.classify_config import ClassifyConfig
 from conca.estimators.label_runs import LabelRun, write_label_run
-from conca.infer import Session
+from conca.infer import LabelSession
 from conca.models.classify import ClassifyNetwork, ClassifyNetworkConfig
-from conca.types import BadInput
 
 SMALL = ["--layers", "s4d(d_state=8)", "--d-model", 8, "--epochs", 2]
 COLUMNS = ["--series", "who", "--time", "t", "--label", "kind"]
@@ -113,6 +113,7 @@ def test_a_stream_ends_where_predict_does(place: Path, say: Say, feed: Feed) -> 
     rows = waves().sort_values(["t", "who"], kind="stable").drop(columns=["kind", "t"])
     status, out, err = feed(rows.to_csv(index=False), "--series", "who", "--probabilities", run=place / "run")
     assert (status, err) == (0, "")
+    assert feed(rows.to_csv(index=False), "--probabilities", run=place / "run") == (0, out, ""), "as in the fit"
     found = frame(out)
     assert list(found) == ["who", "step", "label", "probability", "p_fast", "p_slow"]
     assert found.who.tolist() == rows.who.tolist()
@@ -232,6 +233,11 @@ def test_fits_that_cannot_be(name: str, place: Path, say: Say) -> None:
     assert not Path("new").exists()
 
 
+def test_options_reach_the_classifier() -> None:
+    model, reading = estimator("classify", {"seed": 3, "d_model": 16, "series": ["who"], "axes": "nct"})
+    assert (model.random_state, model.d_model, model.axes, reading) == (3, 16, "nct", {"series": "who"})
+
+
 def test_what_belongs_to_the_other_kind_of_run(place: Path, fitted: Path, say: Say, feed: Feed) -> None:
     label, forecast, data = place / "run", fitted / "run", fitted / "air.csv.xz"
     one_line(say("predict", label, place / "waves.csv", "--rolling"), "--rolling belongs to forecasts", "classifies")
@@ -239,8 +245,8 @@ def test_what_belongs_to_the_other_kind_of_run(place: Path, fitted: Path, say: S
     one_line(say("predict", forecast, data, "--probabilities"), "--probabilities belongs to classifiers", "forecasts")
     one_line(say("score", forecast, data, "--rate", 8000), "--rate belongs to classifiers")
     one_line(feed("", "--raw", "s16le", run=forecast), "--raw belongs to classifiers")
-    with pytest.raises(BadInput, match="Classifier is no fitted forecaster"):
-        Session(conca.load(label))
+    one_line(say("score", label, place / "waves.csv", "--rate", 8000), "--rate belongs to sound")
+    one_line(feed("", "--rate", 0, run=label), "--rate", "at least 1")
 
 
 def test_channels_go_by_their_names(place: Path, say: Say) -> None:
@@ -274,9 +280,8 @@ def test_bare_samples_at_two_rates(feed: Feed, tmp_path: Path) -> None:
     assert "4000 samples a second" in err and "2 times as long" in err and "half a sample" in err
     slow = frame(out)
     assert slow.step.tolist() == [500, 1000, 1233]
-    session = conca.infer.LabelSession(conca.load(run).network_at(4000), ("no", "yes"))
-    session.restore({})
-    assert slow.probability[0] == pytest.approx(session.last(samples[:500, None] / 32768).max(), abs=3e-6)
+    heard = LabelSession(conca.load(run).network_at(4000), ("no", "yes"))
+    assert slow.probability[0] == pytest.approx(heard.last(samples[:500, None] / 32768).max(), abs=3e-6)
     assert slow.probability[0] != pytest.approx(frame(rows).probability[499], abs=1e-4), "the steps were rescaled"
     status, out, err = feed(b"RIFF" + samples.tobytes(), "--raw", "s16le", run=run)
     assert (status, out.count("\n")) == (2, 1) and "WAV" in err and err.count("\n") == 1

@@ -88,8 +88,8 @@ def test_a_column_of_parts_is_the_official_split():
 
 def test_a_series_has_one_label():
     wrong = table()
-    wrong.loc[5, "kind"] = "run"
-    fails(wrong, "row 5, column 'kind': series '007' has the labels 'walk' and 'run'")
+    wrong.loc[0, "kind"] = "run"
+    fails(wrong, "row 0, column 'kind': series '007' has the labels 'walk' and 'run'")
     some = table()
     some.loc[[0, 5], "kind"] = None
     assert read_long_table(some, **ROLES).labels.tolist() == ["walk", "run", "walk"]
@@ -116,7 +116,10 @@ def test_columns_that_are_not_there_or_taken():
     fails(table(), "no column 'idd' .series.; did you mean 'id'", series="idd")
     fails(table(), "name the column that tells sequences apart", series=None)
     fails(table(), "column 't' is named as time and as label", label="t")
-    fails(table().assign(id=["007", None, "007", "9", "8", "007"]), "row 1, column 'id': the name of the series is missing")
+    fails(
+        table().assign(id=["007", None, "007", "9", "8", "007"]),
+        "row 1, column 'id': the name of the series is missing",
+    )
 
 
 def test_cells_that_are_no_numbers_are_named():

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from conca.estimators.classifier import Classifier
+from conca.infer import Session
 from conca.infer import label_session as module
 from conca.infer.label_session import LabelSession
+from conca.infer.label_stream import LabelStream, SampleStream
 from conca.models.classify import ClassifyNetwork, ClassifyNetworkConfig, rescaled
 from conca.types import BadInput
 
@@ -167,6 +170,42 @@ def test_rows_that_cannot_be_read(row: list, why: str) -> None:
     with pytest.raises(BadInput, match=why):
         session.step(row)
     assert len(session) == 0
+
+
+def test_an_answer_that_is_not_taken_was_never_given() -> None:
+    stream = LabelStream(LabelSession(network(), CLASSES), b"1,2", "here", channels=("1", "2"))
+    first = next(stream.feed(b"0.5,1\n2,"))
+    assert stream.session.steps(()) == 0
+    (again,) = stream.feed(b"0\n0.5,1\n")
+    assert again.text.splitlines()[0].startswith("1,")
+    assert stream.session.steps(()) == 2
+    assert first.text.startswith("1,") and first.faults == []
+
+
+@pytest.mark.parametrize("count", [23, 24])
+def test_samples_cut_anywhere(count: int) -> None:
+    torch.manual_seed(0)
+    one = ClassifyNetwork(ClassifyNetworkConfig(1, 0, 3, "s4d", 8)).eval()
+    data = np.random.default_rng(0).integers(-(2**15), 2**15, count).astype("<i2").tobytes() + b"x"
+    found = []
+    for size in (1, 5, 100):
+        stream = SampleStream(LabelSession(one, CLASSES), 4, every=True)
+        pieces = [data[begin : begin + size] for begin in range(0, len(data), size)]
+        answers = [answer for piece in pieces for answer in stream.feed(piece)] + list(stream.feed(b"", end=True))
+        assert [fault for answer in answers for fault in answer.faults] == [
+            "stdin: the last sample is half a sample; it is passed over"
+        ]
+        found.append("".join(answer.text for answer in answers))
+    assert found[0] == found[1] == found[2]
+    assert [line.split(",")[0] for line in found[0].splitlines()] == ["4", "8", "12", "16", "20", str(count)]
+    stream = SampleStream(LabelSession(one, CLASSES), 4)
+    assert next(stream.feed(data)).text.startswith("4,")
+    assert stream.session.steps(()) == 0, "an answer that is not taken was never given"
+
+
+def test_a_classifier_is_no_forecaster() -> None:
+    with pytest.raises(BadInput, match="a Classifier is no fitted forecaster"):
+        Session(Classifier())
 
 
 def test_both_directions_have_no_answer_after_a_step() -> None:

@@ -71,6 +71,7 @@ def test_a_probability_of_zero_costs_a_finite_loss():
     assert log_loss(truth, sure) == pytest.approx(-np.log(np.finfo(float).eps) / 2, rel=1e-9)
     assert log_loss(truth, sure.astype(np.float32)) == pytest.approx(-np.log(np.finfo(np.float32).eps) / 2, rel=1e-6)
     assert log_loss(truth, sure.astype(int)) == log_loss(truth, sure)
+    assert log_loss(truth[1:], sure[1:]) == pytest.approx(np.finfo(float).eps, rel=1e-9), "nothing is quite certain"
 
 
 def test_calibration_is_counted_by_hand():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from conca.cli.kind import classifier, forecaster
+from conca.cli.kind import check_rate, classifier, forecaster
 from conca.types import BadInput
 
 if TYPE_CHECKING:
@@ -67,9 +67,11 @@ def labels(
     """A run that classifies. Raises BadInput if it cannot be read, or has no answer before the end of a sequence."""
     from conca.infer.label_session import LabelSession
     from conca.infer.label_stream import LabelStream, SampleStream
+    from conca.infer.lines import read_header
 
     check_raw(raw, every, series)
     model = classifier(run)
+    check_rate(run, model, rate)
     if model.config.bidirectional:
         raise BadInput(f"{run}: reads both ways, so it has no answer before the end; fit one without --bidirectional")
     session = LabelSession(model.network_at(rate), model.classes_.tolist(), symbols=model.symbols_)
@@ -80,11 +82,12 @@ def labels(
             size = every or (max(1, int(known) // SHARE) if known else EVERY)
             return SampleStream(session, size, every=probabilities), b""
         line, rest = first()
-        channels = model.channels_
-        return LabelStream(session, line, "stdin", channels=channels, series=series, every=probabilities), rest
+        usual, channels = model.reading_.get("series"), model.channels_
+        column = usual if series is None and usual in read_header(line, "stdin").names else series
+        return LabelStream(session, line, "stdin", channels=channels, series=column, every=probabilities), rest
 
     notices = []
-    if rate is not None and model.rate_ not in (None, rate):
+    if rate is not None and model.rate_ is not None and model.rate_ != rate:
         notices.append(
             f"read at {rate:g} samples a second by layers whose steps are made {model.rate_ / rate:g} times as long"
         )
