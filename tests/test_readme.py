@@ -52,6 +52,8 @@ def run(command: list[str]) -> int:
 def small(command: list[str]) -> list[str]:
     given = {f"--{key.replace('_', '-')}": str(value) for key, value in SMALL.items()}
     options = [word for name, value in given.items() if name not in command for word in (name, value)]
+    if command[0] == "data":
+        return ["60" if before == "--count" else word for before, word in zip(["", *command], command)]
     return [*command, *options] if command[0] == "fit" else command
 
 
@@ -65,6 +67,11 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pd.read_csv(tmp_path / DATA).tail(50).to_csv(tmp_path / "rows.csv", index=False)
     days = {"unique_id": "shop", "ds": pd.date_range("2023-01-01", periods=200), "y": range(200), "holiday": 0}
     pd.DataFrame(days).to_csv(tmp_path / "sales.csv", index=False)
+    second, number = range(20), range(12)
+    moved = [(f"r{n}", t, (t * (1 + n % 2)) % 7, "wave" if n % 2 else "nod") for n in number for t in second]
+    columns = ["recording", "second", "x", "movement"]
+    pd.DataFrame(moved, columns=columns).to_csv(tmp_path / "movements.csv", index=False)
+    pd.DataFrame(moved[:60], columns=columns).drop(columns="movement").to_csv(tmp_path / "new.csv", index=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -88,6 +95,7 @@ def test_a_block_of_python_runs(block: str, desk: Path, air: Path) -> None:
     if "Forecaster" in block:
         assert "Forecaster(horizon=24)" in block
         block = block.replace("Forecaster(horizon=24)", f"Forecaster(horizon=24, {options})")
+    block = block.replace("Classifier(epochs=10)", f"Classifier({options})")
     exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
     assert (desk / "runs" / "mine" / "config.json").exists() == ("Forecaster" in block)
 
@@ -98,7 +106,7 @@ def test_the_commands_of_a_page_run(page: str, desk: Path, capfd: pytest.Capture
     assert found
     for command in found:
         assert run(command) == 0, capfd.readouterr().err
-    for name in ("forecast.csv", "forecasts.csv", "air.state", "runs/air/report.html", "tour.html"):
+    for name in ("forecast.csv", "forecasts.csv", "air.state", "runs/air/report.html", "labels.csv", "said.csv", "tour.html"):
         assert (desk / name).exists() == (page == "README.md")
 
 
