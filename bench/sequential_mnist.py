@@ -2,9 +2,9 @@
 
     python bench/sequential_mnist.py --data FOLDER --out RUN [--order permuted] [--epochs 6] [--threads 1] [--resume]
 
-FOLDER holds the four IDX files of MNIST, or the archive of a package that holds them; a file of it may be named too. A tenth of the
-training digits decides when to stop, so 54,000 are learnt from. "permuted" is the literature's order,
-`numpy.random.RandomState(92916).permutation(784)`; "bits" reverses the bits of the places. A training that was killed goes on with --resume.
+FOLDER holds the four IDX files of MNIST; an archive of a package that holds them may be named, too. A tenth of the training digits
+decides when to stop, so 54,000 are learnt from. "permuted" is the literature's order, `numpy.random.RandomState(92916).permutation(784)`;
+"bits" reverses the bits of the places. A training that was killed goes on with --resume.
 """
 
 from __future__ import annotations

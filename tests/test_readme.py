@@ -106,7 +106,15 @@ def test_the_commands_of_a_page_run(page: str, desk: Path, capfd: pytest.Capture
     assert found
     for command in found:
         assert run(command) == 0, capfd.readouterr().err
-    for name in ("forecast.csv", "forecasts.csv", "air.state", "runs/air/report.html", "labels.csv", "said.csv", "tour.html"):
+    for name in (
+        "forecast.csv",
+        "forecasts.csv",
+        "air.state",
+        "runs/air/report.html",
+        "labels.csv",
+        "said.csv",
+        "tour.html",
+    ):
         assert (desk / name).exists() == (page == "README.md")
 
 

@@ -34,16 +34,17 @@ PADDING = 1
 
 Integers = NDArray[np.int64]
 F = TypeVar("F", bound=Callable[..., Any])
+NJIT: Any = numba.njit  # its types do not know the last two options
 
 
 def compiled(function: F) -> F:
     """The function as machine code; it is compiled at its first call in a process."""
-    return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
+    return cast(F, NJIT(nogil=True, error_model="numpy")(function))
 
 
 def inner(function: F) -> F:
     """The same for one that compiled functions alone call, which is compiled sooner."""
-    return cast(F, numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+    return cast(F, NJIT(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
 
 
 class Tables(NamedTuple):

@@ -46,7 +46,9 @@ def stamped(options: dict[str, Any], parts: Iterable[Any]) -> dict[str, Any]:
     """Options, and the digest of texts and arrays."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
-        digest.update(part.encode() if isinstance(part, str) else np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+        digest.update(
+            part.encode() if isinstance(part, str) else np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
+        )
     plain: dict[str, Any] = json.loads(json.dumps({"options": options}))
     return plain | {"data": digest.hexdigest()}
 

@@ -4,6 +4,7 @@ import warnings
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -14,7 +15,7 @@ from conca.data.labelled import Labelled
 from conca.train.label_learner import LabelLearner
 from conca.types import BadInput
 
-SMALL = {"layers": "s4d(d_state=4)", "d_model": 6, "epochs": 2, "dropout": 0.0, "lr": 2e-2}
+SMALL = {"layers": "s4d(d_state=4, dt=(0.05, 0.5))", "d_model": 8, "epochs": 2, "dropout": 0.0, "lr": 2e-2}
 CODES = np.repeat([0, 1], 12)
 
 
@@ -98,7 +99,7 @@ def test_a_run_comes_back_as_it_was(split_run, tmp_path):
     back = conca.load(out)
     assert np.array_equal(back.predict_proba(data), model.predict_proba(data))
     assert back.get_params() == model.get_params() and back.rate_ == 8000
-    assert back.scores_.to_dict() == pytest.approx(model.scores_.to_dict(), nan_ok=True)
+    pd.testing.assert_frame_equal(back.scores_, model.scores_)
     assert np.array_equal(back.evaluation_.probability, model.evaluation_.probability)
     with pytest.raises(BadInput, match="exists"):
         model.save(out)
@@ -160,9 +161,9 @@ def test_what_cannot_be_learnt_is_said():
     three = np.where(np.arange(24) == 20, "slower", Y)
     with pytest.raises(BadInput, match="slow"):
         fit(labelled(parts=parts, labels=three))
-    with pytest.raises(ValueError, match="infinit|inf"):
+    with pytest.raises(ValueError, match="inf"):
         fit(np.where(np.arange(20)[:, None] == 3, np.inf, X), Y)
-    with pytest.raises(BadInput, match="no steps|empty"):
+    with pytest.raises(BadInput, match="no steps"):
         fit([*X[:-1], X[-1][:0]], Y)
     with pytest.raises(BadInput, match="axes"):
         conca.Classifier(**SMALL, axes="tnc").fit(X, Y)
@@ -180,7 +181,7 @@ def test_one_example_of_a_class_is_learnt_from():
 
 
 def test_other_channels_and_symbols_are_refused(fitted):
-    with pytest.raises(BadInput, match="1 channel|of 1"):
+    with pytest.raises(BadInput, match="2 channels were fitted"):
         fitted.predict(X[:, :, :1])
     codes = [np.array([0, 1, 2] * 3), np.array([2, 1, 0, 1])] * 8
     words = Labelled.of(codes, np.tile(["up", "down"], 8), symbols=("a", "b", "c"))
