@@ -154,13 +154,8 @@ class Attention(Mixer[Cache]):
         mine = slot < state.fill_B[:, None]  # behind the fill others may have written anything, NaN too
         past = (z.masked_fill(~mine[..., None, None], 0) for z in (state.k_BCHK, state.v_BCHK))
         keys, values = (torch.cat([old_z, z.to(old_z.dtype)], 1) for old_z, z in zip(past, (k, v)))
-        at_BS = torch.cat([(state.seen_B - state.fill_B)[:, None] + slot, state.seen_B[:, None] + t], 1)
-        real_BS = torch.cat([mine, torch.ones(len(n_B), T, dtype=torch.bool, device=device)], 1)
-        now_BT1 = (state.seen_B[:, None] + t)[..., None]
-        mask_BTS = real_BS[:, None] & (at_BS[:, None] <= now_BT1)
-        if self.window is not None:
-            mask_BTS &= at_BS[:, None] > now_BT1 - self.window
-        y = self._read(q, keys, values, mask_BTS)
+        mask = self._mask(state, mine, t) if old else None  # in a fresh text the padding lies behind all valid tokens
+        y = self._read(q, keys, values, mask, causal=not old)
         total = state.fill_B + n_B
         keep = total if self.window is None else total.clamp(max=self.window)
         size = old + T if self.window is None else 2 * self.window
@@ -168,6 +163,17 @@ class Attention(Mixer[Cache]):
         source = torch.where(entry < state.fill_B[:, None], entry, entry - state.fill_B[:, None] + old)
         k, v = (_gathered(z, source.clamp(max=old + T - 1), keep) for z in (keys, values))
         return y, Cache(k, v, keep, state.seen_B + n_B, keep.clone())
+
+    def _mask(self, state: Cache, mine_BC: Tensor, t_T: Tensor) -> Tensor:
+        """Which entries of the buffer, and of the T tokens behind it, each of these tokens sees: (B, T, C + T)."""
+        seen, slot = state.seen_B[:, None], torch.arange(mine_BC.shape[1], device=t_T.device)
+        at_BS = torch.cat([seen - state.fill_B[:, None] + slot, seen + t_T], 1)
+        real_BS = F.pad(mine_BC, (0, len(t_T)), value=True)
+        now_BT1 = (seen + t_T)[..., None]
+        mask_BTS = real_BS[:, None] & (at_BS[:, None] <= now_BT1)
+        if self.window is not None:
+            mask_BTS &= at_BS[:, None] > now_BT1 - self.window
+        return mask_BTS
 
     def _project(self, x_BTD: Tensor, seen_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = (part(x_BTD).unflatten(-1, (self.n_heads, self.d_head)) for part in (self.q, self.k, self.v))
@@ -194,9 +200,11 @@ class Attention(Mixer[Cache]):
         k, v = (z.masked_fill(~seen[..., None, None], 0) for z in (k, v))
         return k, v, seen[:, None]
 
-    def _read(self, q_BTHK: Tensor, k_BSHK: Tensor, v_BSHK: Tensor, mask_BTS: Tensor | None) -> Tensor:
+    def _read(
+        self, q_BTHK: Tensor, k_BSHK: Tensor, v_BSHK: Tensor, mask_BTS: Tensor | None, *, causal: bool = False
+    ) -> Tensor:
         q, k, v = (z.to(q_BTHK.dtype).transpose(1, 2) for z in (q_BTHK, k_BSHK, v_BSHK))
-        y: Tensor = self.dropout(self.out(attend(q, k, v, mask_BTS).transpose(1, 2).flatten(2)))
+        y: Tensor = self.dropout(self.out(attend(q, k, v, mask_BTS, causal=causal).transpose(1, 2).flatten(2)))
         return y
 
     def _claimed(self, state: Cache) -> Cache:

@@ -9,15 +9,15 @@ The parameters are those of `torch.nn.LSTM` (one layer), under `core`.
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from conca.layers.mixer import Mixer, Role, Work
 from conca.layers.precision import without_autocast
-from conca.layers.states import where
 
 __all__ = ["LSTM", "LSTMState"]
 
@@ -72,18 +72,39 @@ class LSTM(Mixer[LSTMState]):
     def parallel(
         self, x: Tensor, state: LSTMState, *, lengths: Tensor | None, starts: Tensor | None, elapsed: Tensor | None
     ) -> tuple[Tensor, LSTMState]:
-        """The fused code over a sequence; rows of unequal length are packed."""
+        """The fused code over a sequence; with `lengths` it runs from each end of a row to the next one."""
         dtype = x.dtype
-        warm = state.h_BD[None].contiguous(), state.c_BD[None].contiguous()
         with without_autocast(x):
             x = x.to(state.h_BD.dtype)
-            if lengths is None:
-                y, (h, c) = self.core(x, warm)
-                return y.to(dtype), LSTMState(h[0], c[0])
-            packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-            rows, (h, c) = self.core(packed, warm)
-            y, _ = pad_packed_sequence(rows, batch_first=True, total_length=x.shape[1])
-        return y.to(dtype), where(lengths > 0, LSTMState(h[0], c[0]), state)
+            y, state = self._run(x, state) if lengths is None else self._downstairs(x, state, lengths)
+        return y.to(dtype), state
+
+    def _run(self, x_BTD: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+        y, (h, c) = self.core(x_BTD, (state.h_BD[None].contiguous(), state.c_BD[None].contiguous()))
+        return y, LSTMState(h[0], c[0])
+
+    def _downstairs(self, x_BTD: Tensor, state: LSTMState, lengths_B: Tensor) -> tuple[Tensor, LSTMState]:
+        """The longest rows first, so that those still running are a slice; each distinct length is one call of `core`.
+
+        PyTorch's packed sequences give the same numbers, but on a CPU they take every step as a call of its own.
+        """
+        B, T = x_BTD.shape[:2]
+        order = lengths_B.argsort(descending=True)
+        ends = sorted({0, T, *lengths_B.tolist()})
+        widths = [end - begin for begin, end in itertools.pairwise(ends)]
+        state, done, outputs = LSTMState(*(z[order] for z in state)), [], []
+        for end, piece in zip(ends[1:], x_BTD[order].split_with_sizes(widths, 1)):
+            n = int((lengths_B >= end).sum())
+            done.append(LSTMState(*(z[n:] for z in state)))
+            state = LSTMState(*(z[:n] for z in state))
+            if n == 0:  # only padding is left
+                outputs.append(torch.zeros_like(piece))
+                break
+            y, state = self._run(piece[:n], state)
+            outputs.append(F.pad(y, (0, 0, 0, 0, 0, B - n)))
+        back = order.argsort()
+        last = (torch.cat(parts)[back] for parts in zip(state, *reversed(done)))
+        return torch.cat(outputs, 1)[back], LSTMState(*last)
 
     def roles(self) -> dict[str, Role]:
         """Everything stays float32; biases are not decayed."""

@@ -141,6 +141,9 @@ def test_images_are_read_row_by_row_with_their_labels(digits):
         assert data.labels.tolist() == [5, 0, 4, 7] and data.parts.tolist() == ["train"] * 3 + ["test"]
     test = read_labelled(digits / "t10k-images.idx3-ubyte.gz")
     assert test.labels.tolist() == [7] and test.parts is None
+    (digits / "train-labels-idx1-ubyte").write_bytes(idx(np.array([5, 0], np.uint8)))
+    with pytest.raises(BadInput, match=r"train-labels-idx1-ubyte: labels of shape \(2,\) for 3 images"):
+        read_labelled(digits)
     (digits / "train-labels-idx1-ubyte").unlink()
     assert read_labelled(digits / "train-images-idx3-ubyte", labelled=False).labels is None
     with pytest.raises(BadInput, match="no file of labels stands beside it; put train-labels-idx1-ubyte there"):

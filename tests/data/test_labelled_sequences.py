@@ -81,6 +81,7 @@ def test_parts_of_a_split_are_joined():
     both = joined({"train": train, "test": test}, "f")
     assert both.labels.tolist() == ["1", "2", "2"] and both.parts.tolist() == ["train", "train", "test"]
     assert both.ids == ("0", "1", "2") and both.values.ravel().tolist() == [1, 2, 3, 4]
+    assert joined({"train": train, "test": Labelled.of([[4]])}, "f").labels is None
     with pytest.raises(BadInput, match="'test' has 2 channels, 'train' 1"):
         joined({"train": train, "test": Labelled.of([[[4, 5]]], ["2"])}, "f")
 

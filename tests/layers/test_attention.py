@@ -9,6 +9,8 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from conca.layers import attention
 from conca.layers.attention import Attention
@@ -21,6 +23,26 @@ def test_full_attention_is_pytorchs():
     q, k, v = (part(x).unflatten(-1, (2, 4)).transpose(1, 2) for part in (layer.q, layer.k, layer.v))
     expected = layer.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
     torch.testing.assert_close(layer(x)[0], expected)
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers that one tensor had."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        sizes = [t.numel() for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        self.numbers = max(self.numbers, *sizes, 0)
+        return result
+
+
+@pytest.mark.parametrize("lengths", [None, torch.tensor([100, 300])])
+def test_a_fresh_text_makes_no_square(lengths):
+    layer, x = Attention(4, n_heads=1), torch.randn(2, 300, 4)
+    with Largest() as largest:
+        layer(x, lengths=lengths)[0].sum().backward()
+    assert largest.numbers < 300 * 300
 
 
 def test_only_differences_of_positions_count():

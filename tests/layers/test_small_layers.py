@@ -20,6 +20,16 @@ def test_lstm_takes_the_weights_of_pytorchs():
     torch.testing.assert_close(state, LSTMState(h_last[0], c_last[0]))
 
 
+def test_rows_that_end_together_are_one_call_of_the_lstm():
+    layer, sizes = LSTM(3), []
+    layer.core.register_forward_pre_hook(lambda _, args: sizes.append(tuple(args[0].shape)))
+    x = torch.randn(4, 9, 3)
+    y, state = layer(x, lengths=torch.tensor([2, 7, 0, 7]))
+    assert sizes == [(3, 2, 3), (2, 5, 3)]
+    torch.testing.assert_close(y[1, :7], layer(x[1:2, :7])[0][0])
+    torch.testing.assert_close(state.c_BD[3], layer(x[3:, :7])[1].c_BD[0])
+
+
 def test_short_convolution_is_conv1d_and_remembers_one_column_fewer():
     layer = ShortConv(4, d_conv=3, activation=False)
     x = torch.randn(2, 9, 4)

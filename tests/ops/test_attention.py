@@ -62,6 +62,19 @@ def test_masks_and_derivatives(kind):
         assert_close(attend(*args, mask), attend_plain(*args, mask))
 
 
+def test_causal_is_the_triangle():
+    q, k, v = args = example(S=5)
+
+    def door(q, k, v):
+        return attend(q, k, v, causal=True)
+
+    assert_close(door(*args), attend_plain(*args, torch.ones(5, 5, dtype=torch.bool).tril()))
+    assert gradcheck(door, args, fast_mode=True)
+    assert gradgradcheck(door, args, fast_mode=True)
+    with pytest.raises(BadInput, match="causal takes no mask"):
+        attend(q, k[:, :, :4], v[:, :, :4], causal=True)
+
+
 def test_a_query_that_looks_nowhere_gives_zero_and_no_gradient():
     args = example()
     y = attend(*args, blinded())
