@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from conca.data.labelled import Labelled, counted
+from conca.data.labelled import Labelled, counted, origin
 from conca.data.split_labels import encode_labels, stratified
 from conca.estimators.classify_config import ClassifyConfig
 from conca.estimators.label_scores import MODEL, score_labels
@@ -97,7 +97,7 @@ def fit_labels(
     classes = np.unique(data.labels[found.train])
     if len(classes) < 2:
         raise BadInput(f"all sequences that are learnt from have one class, {classes[0]!s}; give at least two")
-    y = encode_labels(data.labels, classes)
+    y = encoded(data, classes)
     train = data.take(found.train)
     validation = (data.take(found.validation), y[found.validation]) if len(found.validation) else None
     network = new_network(config, train, len(classes))
@@ -124,6 +124,15 @@ def fit_labels(
     return Fit(network, classes, counts, scores, evaluation, pd.DataFrame(trained.history), notices)
 
 
+def encoded(data: Labelled, classes: NDArray[Any]) -> Integers:
+    """Which of the classes each sequence is of. Raises BadInput, with the files, for labels that were never learnt."""
+    assert data.labels is not None
+    try:
+        return encode_labels(data.labels, classes)
+    except BadInput as error:
+        raise BadInput(f"{origin(data.source)}{error}") from None
+
+
 def new_network(config: ClassifyConfig, train: Labelled, classes: int) -> ClassifyNetwork:
     """A network for these sequences, its first weights by the seed."""
     described = ClassifyNetworkConfig(
@@ -139,19 +148,33 @@ def new_network(config: ClassifyConfig, train: Labelled, classes: int) -> Classi
         network = ClassifyNetwork(described)
     if not train.symbols:
         mean, scale = size_of(train.values)
+        empty = np.flatnonzero(np.isnan(mean))
+        if len(empty):
+            line = f"channel '{train.channels[empty[0]]}' has no value in what is learnt from"
+            raise BadInput(f"{origin(train.source)}{line}; leave it out")
         network.mean.copy_(torch.from_numpy(mean))
         network.scale.copy_(torch.from_numpy(scale))
     return network
 
 
 def size_of(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation (C,) of what is known; a deviation of 1 where there is none."""
-    blocks = [values[i : i + BLOCK].astype(np.float64) for i in range(0, len(values), BLOCK)]
-    count = np.maximum(sum((~np.isnan(b)).sum(0) for b in blocks), 1)
-    mean = sum(np.nansum(b, 0) for b in blocks) / count
-    scale = np.sqrt(sum(np.nansum((b - mean) ** 2, 0) for b in blocks) / count)
+    """Mean (C,) of what is known, NaN where nothing is, and standard deviation, 1 where there is none."""
+    count, total, square = np.zeros((3, values.shape[1]))
+    for block in blocks_of(values):
+        count += (~np.isnan(block)).sum(0)
+        total += np.nansum(block, 0)
+    mean = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+    for block in blocks_of(values):
+        square += np.nansum((block - mean) ** 2, 0)
+    scale = np.sqrt(square / np.maximum(count, 1))
     tiny = 1e-12 * np.maximum(np.abs(mean), 1e-12)
     return mean, np.where(scale > tiny, scale, 1.0)
+
+
+def blocks_of(values: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
+    """Rows in blocks, so that a large array of bytes is not made eight times as large at once."""
+    for start in range(0, len(values), BLOCK):
+        yield values[start : start + BLOCK].astype(np.float64)
 
 
 def recipe_of(config: ClassifyConfig, examples: int) -> Recipe:

@@ -20,11 +20,16 @@ CODES = np.repeat([0, 1], 12)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def single():
+def module_in_single():
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     yield
     torch.set_default_dtype(before)
+
+
+@pytest.fixture(autouse=True)
+def single(module_in_single):
+    torch.set_default_dtype(torch.float32)
 
 
 def waves(channels=1, steps=20):
@@ -201,6 +206,13 @@ def test_missing_values_are_read(fitted):
     model = conca.Classifier(**SMALL).fit(holed, Y)
     assert np.isfinite(model.predict_proba(holed)).all()
     assert any("missing" in line for line in model.notices_)
+
+
+def test_a_channel_without_a_value_is_refused():
+    empty = X.copy()
+    empty[:, :, 1] = np.nan
+    with pytest.raises(BadInput, match="channel '1' has no value"):
+        conca.Classifier(**SMALL).fit(empty, Y)
 
 
 def test_both_directions():
