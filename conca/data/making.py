@@ -48,13 +48,12 @@ def in_order(task: Callable[[int], R], blocks: Iterable[int], processes: int = 1
     """`task` of each of the blocks, in their order, made in so many processes; in this one if it is one.
 
     The task is sent to the others, so it must be a function of a module, or a `partial` of one. They end with the
-    iterator, whatever they are doing, and with this process, however it ends; an interrupt from the keyboard reaches
+    iterator, as soon as the blocks that they have begun are done, and with this process, however it ends; an interrupt from the keyboard reaches
     this process alone.
     """
     if processes == 1:
         yield from map(task, blocks)
         return
-    others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     waiting: deque[Future[R]] = deque()
     try:
@@ -66,10 +65,7 @@ def in_order(task: Callable[[int], R], blocks: Iterable[int], processes: int = 1
         while waiting:
             yield waiting.popleft().result()
     finally:
-        with _unbroken():
-            for process in multiprocessing.active_children():
-                if process not in others:
-                    process.terminate()
+        with _unbroken():  # who is ended while it writes leaves half a message, and a reader that waits for ever
             pool.shutdown(wait=True, cancel_futures=True)
 
 

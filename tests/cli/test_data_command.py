@@ -98,7 +98,8 @@ def living(parent: int) -> set[int]:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_the_command(tmp_path: Path, number: int) -> None:
-    start = "import sys; from conca.cli.main import main; sys.exit(main())"
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # not so below a shell's `&`
+    start = f"{heard}; import sys; from conca.cli.main import main; sys.exit(main())"
     words = [sys.executable, "-c", start, "data", "listops", "--out", "a.npz", "--processes", "2", "-q"]
     child = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True)
     started: set[int] = set()
