@@ -47,9 +47,9 @@ def shares(count: int, train: float, validation: float) -> NDArray[np.str_]:
 def in_order(task: Callable[[int], R], blocks: Iterable[int], processes: int = 1) -> Generator[R, None, None]:
     """`task` of each of the blocks, in their order, made in so many processes; in this one if it is one.
 
-    The task is sent to the others, so it must be a function of a module, or a `partial` of one. They end with the
-    iterator, as soon as the blocks that they have begun are done, and with this process, however it ends; an interrupt from the keyboard reaches
-    this process alone.
+    The task is sent to the others, so it must be a function of a module, or a `partial` of one. They end with the iterator,
+    as soon as the blocks that they have begun are done, and with this process, however it ends; an interrupt from the
+    keyboard reaches this process alone.
     """
     if processes == 1:
         yield from map(task, blocks)
