@@ -67,12 +67,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pd.read_csv(tmp_path / DATA).tail(50).to_csv(tmp_path / "rows.csv", index=False)
     days = {"unique_id": "shop", "ds": pd.date_range("2023-01-01", periods=200), "y": range(200), "holiday": 0}
     pd.DataFrame(days).to_csv(tmp_path / "sales.csv", index=False)
-    second, number = range(20), range(12)
-    moved = [(f"r{n}", t, (t * (1 + n % 2)) % 7, "wave" if n % 2 else "nod") for n in number for t in second]
-    columns = ["recording", "second", "x", "movement"]
-    pd.DataFrame(moved, columns=columns).to_csv(tmp_path / "movements.csv", index=False)
-    pd.DataFrame(moved[:60], columns=columns).drop(columns="movement").to_csv(tmp_path / "new.csv", index=False)
     monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(ROOT / "examples" / "movements.py"))
     return tmp_path
 
 

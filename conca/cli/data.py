@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from conca.cli.predict import check_free
+from conca.cli.output import check_free
 from conca.cli.screen import notice, progress_bar
 from conca.types import BadInput
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from conca.cli.kind import given
 from conca.cli.screen import frame, notice
 from conca.cli.task import check_task, default, estimator
+from conca.estimators.classify_config import ClassifyConfig as C
 from conca.estimators.config import ForecastConfig as D
 from conca.types import BadInput
 
@@ -101,7 +103,10 @@ def fit(
         str | None, Option(metavar="Q,Q,...", help="Quantiles to forecast, such as 0.05,0.5,0.95; default 0.1,0.5,0.9.")
     ] = None,
     epochs: Annotated[
-        int | None, Option(metavar="N", help=f"At most so many epochs [{D.epochs}; to classify at least 40].")
+        int | None,
+        Option(
+            metavar="N", help=f"At most so many epochs [{D.epochs}; to classify 40, or as many as make 1,000 steps]."
+        ),
     ] = None,
     max_minutes: Annotated[float | None, Option(metavar="X", help="Of training, at most.")] = None,
     batch_size: Annotated[
@@ -112,6 +117,10 @@ def fit(
         float | None, Option(metavar="X", help=f"Of the parameters that it suits {default('weight_decay')}.")
     ] = None,
     dropout: Annotated[float | None, Option(metavar="X", help=f"On what each layer adds {default('dropout')}.")] = None,
+    smoothing: Annotated[
+        float | None,
+        Option(metavar="X", help=f"To classify: share of the truth that is spread over all classes [{C.smoothing}]."),
+    ] = None,
     patience: Annotated[
         int | None, Option(metavar="N", help=f"Epochs without a better one before it stops {default('patience')}.")
     ] = None,
@@ -179,6 +188,7 @@ def fit(
         lr=lr,
         weight_decay=weight_decay,
         dropout=dropout,
+        smoothing=smoothing,
         patience=patience,
         seed=seed,
         devices=devices,
@@ -251,8 +261,3 @@ def levels(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise BadInput(f"--quantiles: cannot read {text!r} as numbers; write 0.1,0.5,0.9") from None
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """The options that the user gave."""
-    return {name: value for name, value in options.items() if value not in (None, [])}

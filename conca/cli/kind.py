@@ -3,16 +3,48 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from typer import Option
 
 from conca.types import BadInput
 
 if TYPE_CHECKING:
     from conca import Classifier, Forecaster
 
-__all__ = ["check_options", "check_rate", "classifier", "forecaster", "is_classifier"]
+__all__ = [
+    "Label",
+    "Rate",
+    "Series",
+    "Time",
+    "check_options",
+    "check_rate",
+    "classifier",
+    "forecaster",
+    "given",
+    "is_classifier",
+]
+
+Series: TypeAlias = Annotated[
+    str | None, Option(metavar="COLUMN", help="Labels: column that tells sequences apart, if not that of the fit.")
+]
+Time: TypeAlias = Annotated[
+    str | None, Option(metavar="COLUMN", help="Labels: column of times, if not that of the fit.")
+]
+Label: TypeAlias = Annotated[
+    str | None, Option(metavar="COLUMN", help="Labels: column of what is right, if not that of the fit.")
+]
+Rate: TypeAlias = Annotated[
+    int | None,
+    Option(metavar="N", help="Labels: read sound at so many samples a second; the layers' steps change as much."),
+]
 
 WORDS = {"forecast": ("forecasts", "forecasts"), "classify": ("classifiers", "classifies")}
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that the user gave."""
+    return {name: value for name, value in options.items() if value not in (None, [])}
 
 
 def is_classifier(run: Path) -> bool:
@@ -28,7 +60,7 @@ def check_options(run: Path, *, of: str, **options: Any) -> None:
         if value not in (None, False):
             kind = next(kind for kind in WORDS if kind != of)
             option = f"--{name.replace('_', '-')}"
-            raise BadInput(f"{option} belongs to {WORDS[of][0]}, and {run} {WORDS[kind][1]}; leave it away")
+            raise BadInput(f"{option} belongs to {WORDS[of][0]}, and {run} {WORDS[kind][1]}; leave it out")
 
 
 def check_rate(run: Path, model: Classifier, rate: int | None) -> None:
@@ -36,7 +68,7 @@ def check_rate(run: Path, model: Classifier, rate: int | None) -> None:
     if rate is not None and rate < 1:
         raise BadInput(f"--rate must be at least 1 sample a second, not {rate}")
     if rate is not None and model.rate_ is None:
-        raise BadInput(f"--rate belongs to sound, and {run} was fitted on something else; leave it away")
+        raise BadInput(f"--rate belongs to sound, and {run} was fitted on something else; leave it out")
 
 
 def classifier(run: Path) -> Classifier:

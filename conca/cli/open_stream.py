@@ -91,6 +91,10 @@ def labels(
         notices.append(
             f"read at {rate:g} samples a second by layers whose steps are made {model.rate_ / rate:g} times as long"
         )
+    if raw is None and "time" in model.reading_:
+        notices.append(
+            f"rows of a sequence are taken in the order in which they come; '{model.reading_['time']}' is not read"
+        )
     if not session.network.bounded:
         notices.append(f"{run}: attention without a window holds every row, so memory grows with the stream")
     wanted = "a header and rows of CSV" if raw is None else "samples of 16 bits"

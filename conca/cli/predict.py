@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
-from conca.cli.kind import check_options, forecaster, is_classifier
+from conca.cli.kind import Label, Rate, Series, Time, check_options, forecaster, is_classifier
+from conca.cli.output import check_free, write_csv
 from conca.cli.predict_labels import labels_of
 from conca.cli.screen import notice
 from conca.types import BadInput
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["predict"]
 
@@ -44,19 +40,10 @@ def predict(
     probabilities: Annotated[
         bool, Option("--probabilities", help="Labels: a column p_CLASS for each class, too.")
     ] = False,
-    series: Annotated[
-        str | None, Option(metavar="COLUMN", help="Labels: column that tells sequences apart, if not that of the fit.")
-    ] = None,
-    time: Annotated[
-        str | None, Option(metavar="COLUMN", help="Labels: column of times, if not that of the fit.")
-    ] = None,
-    label: Annotated[
-        str | None, Option(metavar="COLUMN", help="Labels: column of what is right, if not that of the fit.")
-    ] = None,
-    rate: Annotated[
-        int | None,
-        Option(metavar="N", help="Labels: read sound at so many samples a second; the layers' steps change as much."),
-    ] = None,
+    series: Series = None,
+    time: Time = None,
+    label: Label = None,
+    rate: Rate = None,
     force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
     quiet: Annotated[bool, Option("-q", "--quiet", help="No notices.")] = False,
 ) -> None:
@@ -90,34 +77,4 @@ def predict(
     if path is None:
         wanted.to_csv(sys.stdout, index=False)
     else:
-        write_whole(wanted, path)
-
-
-def check_free(path: Path, force: bool) -> None:
-    """Refuse a place that cannot take the file, before any work is done."""
-    if path.is_dir():
-        raise BadInput(f"{path}: is a directory; name a file")
-    if path.exists() and not path.is_file():
-        raise BadInput(f"{path}: is no regular file, so it is not replaced; name another one")
-    if not path.parent.is_dir():
-        raise BadInput(f"{path.parent}: there is no such folder; make it first")
-    if (path.exists() or path.is_symlink()) and not force:
-        raise BadInput(f"{path}: exists; --force replaces it")
-
-
-def write_whole(forecast: pd.DataFrame, path: Path) -> None:
-    """Write CSV to `path`, whole or not at all."""
-    from conca.models.run import umask
-
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            forecast.to_csv(file, index=False)
-        Path(temporary).chmod(0o666 & ~umask())
-        os.replace(temporary, path)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise BadInput(f"{path}: {error.strerror or error}; nothing was written") from error
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        write_csv(wanted, path)

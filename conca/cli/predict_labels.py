@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conca.cli.kind import check_rate, classifier
+from conca.cli.kind import check_rate, classifier, given
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ def labels_of(run: Path, data: Path, *, probabilities: bool, **reading: Any) -> 
 
     model = classifier(run)
     check_rate(run, model, reading.get("rate"))
-    sequences = model.read(data, **given(reading))
+    sequences = model.read(data, **given(**reading))
     found = model.predict_proba(sequences)
     best = found.argmax(1)
     table = pd.DataFrame(
@@ -43,9 +43,4 @@ def scores_of(run: Path, data: Path, **reading: Any) -> tuple[pd.DataFrame, list
     """How well a run classifies sequences that have labels, and what the user should know."""
     model = classifier(run)
     check_rate(run, model, reading.get("rate"))
-    return model.evaluate(data, **given(reading)), model.notices_
-
-
-def given(reading: dict[str, Any]) -> dict[str, Any]:
-    """What was asked for at the prompt; the run knows the rest."""
-    return {name: value for name, value in reading.items() if value is not None}
+    return model.evaluate(data, **given(**reading)), model.notices_

@@ -28,7 +28,7 @@ def report(
     accuracy by length and by how much was read, calibration of the probabilities. An older report.html in the run is replaced.
     """
     if out is not None:
-        from conca.cli.predict import check_free
+        from conca.cli.output import check_free
         from conca.models.run import CONTENTS
 
         check_free(out, force)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from conca.cli.kind import check_options, forecaster, is_classifier
+from conca.cli.kind import Label, Rate, Series, Time, check_options, forecaster, is_classifier
 from conca.cli.predict_labels import scores_of
 from conca.cli.screen import frame, notice
 
@@ -20,19 +20,10 @@ def score(
         Path,
         Argument(metavar="DATA", help="Table with the columns of the one it was fitted on; or sequences with labels."),
     ],
-    series: Annotated[
-        str | None, Option(metavar="COLUMN", help="Labels: column that tells sequences apart, if not that of the fit.")
-    ] = None,
-    time: Annotated[
-        str | None, Option(metavar="COLUMN", help="Labels: column of times, if not that of the fit.")
-    ] = None,
-    label: Annotated[
-        str | None, Option(metavar="COLUMN", help="Labels: column of what is right, if not that of the fit.")
-    ] = None,
-    rate: Annotated[
-        int | None,
-        Option(metavar="N", help="Labels: read sound at so many samples a second; the layers' steps change as much."),
-    ] = None,
+    series: Series = None,
+    time: Time = None,
+    label: Label = None,
+    rate: Rate = None,
     quiet: Annotated[bool, Option("-q", "--quiet", help="No notices.")] = False,
 ) -> None:
     """Judge a run on data that it did not learn from.

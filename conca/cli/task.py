@@ -27,7 +27,7 @@ READ = {
 }
 ALONE = {
     "forecast": {"horizon", "members", "length", "truncate", "quantiles"},
-    "classify": {"axes", "bidirectional"},
+    "classify": {"axes", "bidirectional", "smoothing"},
 }
 SHOWN = {"refit": "no-refit"}
 """How an option is written, where that is not its name."""
@@ -50,7 +50,8 @@ def check_task(task: str, options: dict[str, Any]) -> None:
         if name not in MADE | READ[task] | ALONE[task]:
             shown = SHOWN.get(name, name).replace("_", "-")
             other = next(one for one in READ if name in READ[one] | ALONE[one])
-            raise BadInput(f"--{shown} belongs to --task {other}, and this is {task}; leave it away")
+            mend = "leave it out" if task == "classify" else "add --task classify, or leave it out"
+            raise BadInput(f"--{shown} belongs to --task {other}, and this is {task}; {mend}")
     if task == "forecast" and "horizon" not in options:
         raise BadInput("--horizon is missing: say how many steps ahead to forecast (or --task classify)")
     columns = options.get("series", [])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Exit, Option
 
-from conca.cli.predict import check_free
+from conca.cli.output import check_free
 from conca.cli.screen import notice, progress_bar, table
 
 __all__ = ["tour"]

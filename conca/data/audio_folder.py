@@ -7,6 +7,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import gcd
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -32,6 +33,8 @@ PASSED_OVER = ("_background_noise_", "__MACOSX")
 OPEN_END = 0x7FFFF000
 """Sizes from here on stand in headers that were written before the end of the sound was known."""
 HIGHEST_RATE = 10_000_000
+FARTHEST, FINEST = 1_000, 100_000
+"""How many times one rate may be another, and the largest number in their ratio as a reduced fraction."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ def read_audio_folder(folder: str | Path, *, rate: int | None = None, labelled: 
     recordings = [described(root, path) for path in paths]
     rates = Counter(recording.rate for recording in recordings)
     rate = int(rate) if rate is not None else max(rates, key=lambda own: (rates[own], own))
+    check_rates(root, recordings, rate)
     values, lengths = sounds(root, recordings, rate)
     data = Labelled(
         values,
@@ -100,6 +104,9 @@ def found(folder: Path) -> tuple[Path, list[PurePosixPath], int]:
     if foreign:
         more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
         raise BadInput(f"{folder / foreign[0]}{more}: only WAV files are read; convert it to WAV, or take it away")
+    strange = next((path for path in paths if not str(path).isprintable()), None)
+    if strange is not None:
+        raise BadInput(f"{folder}: the name {str(strange)!r} is not text in UTF-8; rename it")
     if not paths:
         raise BadInput(f"{folder}: there are no WAV files; it needs one folder of them for each class")
     return folder, paths, sum(path.name not in LISTS for path in every) - len(paths)
@@ -177,6 +184,8 @@ def described(root: Path, path: PurePosixPath) -> Recording:
 
 def check_whole(path: Path) -> None:
     """Raise BadInput if a file is no WAV or ends before its header says so."""
+    if not path.is_file():
+        raise BadInput(f"{path}: is no regular file; take it away")
     try:
         with path.open("rb") as file:
             head = file.read(12)
@@ -201,6 +210,18 @@ def check_whole(path: Path) -> None:
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({one_line(error)})") from None
     raise BadInput(f"{path}: cut short: the file ends before any sound; fetch or record it again")
+
+
+def check_rates(root: Path, recordings: Sequence[Recording], rate: int) -> None:
+    """Raise BadInput for a file that cannot be brought to a rate with reasonable work."""
+    for own in recordings:
+        far = max(own.rate, rate) > FARTHEST * min(own.rate, rate)
+        if far or max(own.rate, rate) // gcd(own.rate, rate) > FINEST:
+            told = "too far apart" if far else "without a common measure"
+            raise BadInput(
+                f"{root / own.path}: {own.rate:,} samples a second cannot be brought to {rate:,}, they are {told}; "
+                "name another rate (rate, --rate), or mend the file"
+            )
 
 
 def sounds(root: Path, recordings: Sequence[Recording], rate: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conca.data.labelled import Labelled, Labels, Numbers, counted, numbered
+from conca.data.labelled import Labelled, Labels, Numbers, counted, numbered, settle_labels
 from conca.types import BadInput
 
 __all__ = ["IdxName", "idx_name", "is_idx", "read_idx", "read_images"]
@@ -65,7 +65,7 @@ def read_images(images: Path, labels: Path | None) -> Labelled:
         files += f", {labels.name}"
         if y.shape != (n,):
             raise BadInput(f"{labels}: labels of shape {y.shape} for {counted(n, 'image')}; give one each")
-        y = y.astype(np.int64)
+        y = settle_labels(y, n, f"{labels}: ")
     lengths = np.full(n, len(values) // n, np.int64)
     ids = tuple(map(str, range(n)))
     return Labelled(values, lengths, y, None, ids, numbered(width), source=images.name).named(files)

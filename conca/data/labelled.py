@@ -17,7 +17,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from conca.types import BadInput
 
-__all__ = ["PARTS", "Labelled", "Labels", "Numbers", "counted", "joined", "labels_of_text", "numbered", "settle_labels"]
+__all__ = [
+    "LARGEST",
+    "PARTS",
+    "Labelled",
+    "Labels",
+    "Numbers",
+    "counted",
+    "joined",
+    "labels_of_text",
+    "numbered",
+    "settle_labels",
+]
 
 PARTS = ("train", "validation", "test")
 """The parts that an official split has, in this order."""
@@ -28,6 +39,8 @@ Numbers: TypeAlias = NDArray[Any]
 Labels: TypeAlias = NDArray[Any]
 """Labels, (n,): text or integers."""
 
+LARGEST = 1e30
+"""The largest value that is read."""
 BLOCK = 1 << 20
 WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 
@@ -47,7 +60,7 @@ class Labelled:
     rate      samples a second, of audio
     source    one line that says what was read: files, a colon, sizes
 
-    Raises BadInput if these do not fit together, or if a value is infinite.
+    Raises BadInput if these do not fit together, or if a value is infinite or beyond 1e30.
     """
 
     values: Numbers
@@ -167,6 +180,8 @@ def check_shapes(data: Labelled) -> None:
     if data.values.ndim != 2 or data.values.shape != (int(data.lengths.sum()), len(data.channels)):
         wanted = f"({int(data.lengths.sum())}, {len(data.channels)})"
         raise BadInput(f"{where}values of shape {data.values.shape} where lengths and channels ask for {wanted}")
+    if data.symbols and len(data.channels) != 1:
+        raise BadInput(f"{where}symbols stand in one channel, and there are {len(data.channels)}; give (n, T)")
     if data.values.dtype.kind not in "biuf":
         raise BadInput(f"{where}values of type {data.values.dtype} are not real numbers; convert them")
     for name in ("labels", "parts", "ids"):
@@ -192,8 +207,8 @@ def check_values(data: Labelled) -> None:
         wrong = first_row(values, lambda block: (block < 0) | (block >= len(data.symbols)))
         what = f"is none of the {len(data.symbols)} symbols; number them from 0"
     elif values.dtype.kind == "f":
-        wrong = first_row(values, np.isinf)
-        what = "is infinite; mend it, or make it NaN if it is missing"
+        wrong = first_row(values, np.isinf if values.dtype.itemsize < 4 else lambda block: np.abs(block) > LARGEST)
+        what = f"is infinite, or beyond {LARGEST:g}; mend it, or make it NaN if it is missing"
     else:
         return
     if wrong is not None:
@@ -241,7 +256,7 @@ def settle_labels(labels: ArrayLike, n: int, where: str = "") -> Labels:
     if array.dtype.kind == "O":
         array = text_or_numbers(array, where)
     if array.dtype.kind == "S":
-        array = np.char.decode(array, "utf-8", "replace")
+        array = decoded(array, where)
     if array.dtype.kind == "f":
         array = whole_numbers(array, where)
     if array.dtype.kind in "bui":
@@ -251,6 +266,14 @@ def settle_labels(labels: ArrayLike, n: int, where: str = "") -> Labels:
     if (array == "").any():
         raise BadInput(f"{where}the label of sequence {int(np.argmax(array == ''))} is empty; give every one a label")
     return array
+
+
+def decoded(labels: NDArray[Any], where: str) -> NDArray[Any]:
+    """Labels in bytes as text. Raises BadInput if they are not UTF-8."""
+    try:
+        return np.char.decode(labels, "utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{where}the label {error.object!r} is not text in UTF-8; write it so") from None
 
 
 def text_or_numbers(labels: NDArray[Any], where: str) -> NDArray[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from conca.data.found_sets import FoundSet, find_set, set_of
 from conca.data.idx_file import is_idx, read_images
 from conca.data.labelled import Labelled, joined
 from conca.data.long_table import is_long_table, read_long_table
+from conca.data.table import Source
 from conca.data.ts_file import read_ts
 from conca.data.ucr_file import read_ucr
 from conca.types import BadInput, nearest
@@ -41,7 +43,7 @@ class Reading:
 
 
 def read_labelled(
-    path: str | Path,
+    path: Source,
     *,
     series: str | None = None,
     time: str | None = None,
@@ -56,6 +58,7 @@ def read_labelled(
 
     path      a file `.ts` or `.tsv`/`.txt` (UCR, UEA), `.npz`, IDX (`-idx3-ubyte`, `.gz`), a long table (`.csv`,
               `.parquet`); a folder that holds one of these, or folders of `.wav` by class; or an archive of one of them.
+              A data frame is read as a long table.
               A file NAME_TRAIN comes with its NAME_TEST, train-images with its labels and t10k, unless `labelled` is off
     series, time, label    columns of a long table: what tells sequences apart, what orders them, what is learned
     axes      of X in an `.npz`: "ntc", "nct" or "nhw"
@@ -71,7 +74,9 @@ def read_labelled(
     if order is not None and order not in ORDERS:
         raise BadInput(f"order '{order}' is not known; {nearest(order, ORDERS)}")
     how = Reading(series, time, label, axes, rate, labelled)
-    data = read_path(Path(path), how)
+    data = read_path(Path(path), how) if isinstance(path, str | PathLike) else read_table(path, how)
+    if rate is not None and data.rate is None:
+        raise BadInput(f"{path}: rate belongs to sound, and this is none; leave it out")
     if labelled and data.labels is None:
         raise BadInput(f"{path}: there are no labels; name a file that has them")
     if crop is not None:
@@ -85,6 +90,8 @@ def read_path(path: Path, how: Reading) -> Labelled:
         raise BadInput(f"{path}: there is no such file or folder; check the path")
     if path.is_dir():
         return read_set(find_set(path), how)
+    if not path.is_file():
+        raise BadInput(f"{path}: is neither a file nor a folder; name one")
     name = path.name.lower()
     if name.endswith(ENDINGS):
         with unpacked(path) as folder:
@@ -140,14 +147,14 @@ def read_pair(images: Path, labels: Path | None, how: Reading) -> Labelled:
     return read_images(images, labels)
 
 
-def read_table(path: Path, how: Reading) -> Labelled:
+def read_table(path: Source, how: Reading) -> Labelled:
     """A long table."""
     return read_long_table(path, series=how.series, time=how.time, label=how.label, labelled=how.labelled)
 
 
 def whole(rate: float | None) -> int | None:
     """A rate in whole samples a second. Raises BadInput if it is none."""
-    if rate is not None and (not rate > 0 or rate != int(rate)):
+    if rate is not None and (not 0 < rate < np.inf or rate != int(rate)):
         raise BadInput(f"rate {rate:g} is not a whole number of samples a second; give one, such as 8000")
     return None if rate is None else int(rate)
 

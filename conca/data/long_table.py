@@ -18,6 +18,8 @@ from conca.types import BadInput, nearest
 
 __all__ = ["is_long_table", "read_long_table"]
 
+NAMED = 6
+"""Channels that are named to the user, at most."""
 SPLIT_COLUMNS = ("part", "split")
 PART_WORDS = {
     **{part: part for part in PARTS},
@@ -97,8 +99,10 @@ class Steps:
         if not channels:
             raise BadInput(f"{self.origin.name}: no column of numbers is left to be a channel; add one")
         passed = [name for name in rest if name not in channels]
-        note = f"; no numbers, so passed over: {', '.join(map(shown, passed))}" if passed else ""
+        note = f"; channels {', '.join(map(shown, channels[:NAMED]))}" + ", ..." * (len(channels) > NAMED)
+        note += f"; no numbers, so passed over: {', '.join(map(shown, passed))}" if passed else ""
         values = np.stack([numbers_in(self.table[name], self.origin)[order] for name in channels], axis=1)
+        note += "" if self.time is not None else rising(values, codes, channels)
         lengths = np.bincount(codes).astype(np.int64)
         found = None if labels is None else labels_of_text(labels)
         name = self.origin.name
@@ -116,6 +120,14 @@ class Steps:
             numbers = numbers_in(table[time], self.origin)
             fractions = numbers if (numbers != np.rint(numbers)).any() and not np.isnan(numbers).any() else None
         if fractions is not None:
+            twice = pd.DataFrame({"series": table[self.series], "time": fractions}).duplicated()
+            if twice.any():
+                at = int(twice.to_numpy().argmax())
+                key = shown(str(table[self.series].iloc[at]))
+                raise BadInput(
+                    f"{self.origin.cell(at, str(time))}: series '{key}' has another row at the time {fractions[at]:g}; "
+                    "remove one of them, or name what tells series apart (series, --series)"
+                )
             table = table.assign(**{str(time): pd.factorize(fractions, sort=True)[0]})
         schema = Schema((), time=time, series=(self.series,))
         rows = read_rows(table, self.origin, schema, None, None, [])
@@ -153,3 +165,11 @@ class Steps:
         plain = replace(self, table=self.table.assign(**{column: words.map(PART_WORDS, na_action="ignore")}))
         parts = plain.one_each(column, keys, order, codes, "part")
         return np.array(parts, np.str_) if len(set(parts)) > 1 else None
+
+
+def rising(values: NDArray[np.float64], codes: NDArray[np.int64], channels: list[str]) -> str:
+    """A note on the first channel that goes up with every step of every sequence, as a column of times does."""
+    inside = codes[1:] == codes[:-1]
+    up = (np.diff(values, axis=0)[inside] > 0).all(0) & inside.any()
+    named = [name for name, found in zip(channels, up, strict=True) if found]
+    return f"; '{shown(named[0])}' only goes up: if it is the time, name it (time, --time)" if named else ""

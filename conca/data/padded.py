@@ -24,7 +24,10 @@ class Shelf:
         self.symbols = bool(data.symbols)
 
     def padded(self, index: Integers) -> tuple[Tensor, Tensor | None]:
-        """Sequences as float32 (B, T, C), or symbols as int64 (B, T), and their lengths (B,), None if all have T."""
+        """Sequences (B, T, C), or symbols as int64 (B, T), and their lengths (B,), None if all have T.
+
+        Numbers are float32 where that holds all of their type, else float64.
+        """
         lengths = self.lengths[index]
         longest = int(lengths.max(initial=0))
         every = np.arange(longest)
@@ -33,7 +36,8 @@ class Shelf:
         ragged = not inside.all()
         if ragged:
             found[~inside] = 0
-        x = torch.from_numpy(found.astype(np.int64 if self.symbols else np.float32))
+        kind = np.dtype(np.int64) if self.symbols else np.result_type(found.dtype, np.float32)
+        x = torch.from_numpy(found.astype(kind))
         return x[..., 0] if self.symbols else x, torch.from_numpy(lengths) if ragged else None
 
     def batches(self, tokens: int) -> Iterator[Integers]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from conca.data.labelled import Labelled, Labels, labels_of_text
+from conca.data.labelled import WHOLE, Labelled, Labels, labels_of_text
 from conca.data.number_text import read_lines, read_numbers
 from conca.types import BadInput
 
 __all__ = ["read_ucr"]
 
 UNKNOWN = ("", "?", "nan")
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def read_ucr(path: Path, *, labelled: bool = True) -> Labelled:
@@ -46,7 +48,7 @@ def read_ucr(path: Path, *, labelled: bool = True) -> Labelled:
 def halves(line: bytes) -> tuple[str, bytes]:
     """The label of a line, and its values with commas between them."""
     fields = line.split(b",") if b"," in line else line.split()
-    return fields[0].strip().decode("utf-8", "replace"), b",".join(fields[1:])
+    return fields[0].strip().decode("utf-8", "surrogateescape"), b",".join(fields[1:])
 
 
 def trimmed(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int:
@@ -63,12 +65,19 @@ def read_labels(path: Path, found: Sequence[tuple[int, str]], labelled: bool) ->
             if not labelled:
                 return None
             raise BadInput(f"{path}, line {number}: the label is missing; the first field of a line is its label")
-        try:
-            value = float(label)
-        except ValueError:
-            texts.append(label)
-            continue
-        if not value.is_integer():
-            raise BadInput(f"{path}, line {number}: the label '{label}' is no class; begin each line with a class")
-        texts.append(str(int(value)))
+        if not label.isprintable():
+            raise BadInput(f"{path}, line {number}: the label {label!r} is not text in UTF-8; save the file so")
+        texts.append(label)
+    if all(NUMBER.fullmatch(label) for label in texts):
+        texts = [plain(path, number, label) for number, label in found]
     return labels_of_text(texts)
+
+
+def plain(path: Path, line: int, label: str) -> str:
+    """A number as a whole number is written. Raises BadInput if it is a fraction, or too large to be told from others."""
+    if WHOLE.fullmatch(label):
+        return label
+    value = float(label)
+    if not value.is_integer() or abs(value) >= 2**53:
+        raise BadInput(f"{path}, line {line}: the label '{label}' is no class; begin each line with a class")
+    return str(int(value))

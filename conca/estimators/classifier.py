@@ -14,10 +14,9 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from conca.data.labelled import Labelled, numbered
+from conca.data.labelled import Labelled
 from conca.data.labelled_source import read_labelled
 from conca.data.split_labels import encode_labels
 from conca.estimators.arguments import check_switches, folder_of
@@ -25,13 +24,13 @@ from conca.estimators.classify_config import ClassifyConfig
 from conca.estimators.label_fitting import fit_labels, judge
 from conca.estimators.label_runs import LabelRun, read_label_run, write_label_run
 from conca.estimators.labels import Labels
-from conca.estimators.sequences import sequences_of
+from conca.estimators.sequences import check_channels, in_order, labels_of, sequences_of, settled, stored
 from conca.estimators.workplace import label_stamp, workplace
 from conca.infer.labelling import probabilities
 from conca.models.classify import ClassifyNetwork, rescaled
 from conca.models.run import check_free, new_folder
 from conca.train.ranks import first
-from conca.types import BadInput, nearest
+from conca.types import BadInput
 
 __all__ = ["Classifier"]
 
@@ -48,7 +47,20 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     (array(['slow', 'fast'], dtype='<U4'), (40, 2))
 
     Args:
-        options: the fields of `conca.estimators.classify_config.ClassifyConfig`.
+        layers: pattern of the network's stack, such as "s4d*4", "s5*2 attention(window=64)" or "lstm".
+        d_model: its width.
+        bidirectional: whether every layer reads backward too; then there is no answer before the end of a sequence.
+        dropout: on what a block adds.
+        epochs: at most so many; an epoch is every sequence once, or at least 25 steps. None: 40, or as many as make 1,000 steps.
+        max_minutes: of training at most, about.
+        batch_size: sequences in a step.
+        lr, weight_decay: highest rate and decay of AdamW.
+        smoothing: share of the truth that is spread over all classes while it learns.
+        patience: epochs without a better validation error before training stops; a tenth of the sequences validates, if there are
+            1,000 or more, or an official validation part.
+        random_state: same seed, same machine, same model; None: another one at every fit.
+        devices: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; more than one: "2", "cpu:2", "cuda:0,1".
+        precision: "32-true", "bf16-mixed", "64-true", and on a GPU "16-mixed".
         axes: of three-dimensional arrays: "ntc" (sequences, time, channels), or "nct" where the channels come before time.
 
     What is missing, NaN, counts as the mean of its channel. After `fit`: `classes_`, `n_features_in_` (columns of a
@@ -117,8 +129,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learn from labelled sequences.
 
         Args:
-            X: an array (n, T) or (n, T, C), n arrays (T_i,) or (T_i, C), a `conca.data.labelled.Labelled`, or the path of a file, folder or
-                archive (see `conca.data.labelled_source.read_labelled`).
+            X: an array (n, T) or (n, T, C), n arrays (T_i,) or (T_i, C), a `conca.data.labelled.Labelled`, the path of a file, folder or
+                archive (see `conca.data.labelled_source.read_labelled`), or a data frame with a row for each step and the name of the
+                column that tells sequences apart (`series`).
             y: (n,) labels, where X does not hold them.
             series, time, label: columns of a long table.
             rate: samples a second that audio is brought to.
@@ -139,7 +152,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             check_free(folder_of(out), force, resume)
         given = {"series": series, "time": time, "label": label, "rate": rate, "order": order}
         reading = {name: value for name, value in given.items() if value is not None}
-        data, classes, features = self._to_learn(X, y, reading)
+        data, names, features = self._to_learn(X, y, reading)
         share = test_fraction if test_fraction is not None else 0.2 * (isinstance(X, (str, PathLike)))
         if not 0 <= share < 1:
             raise BadInput(f"test_fraction must be at least 0 and less than 1, not {share!r}")
@@ -149,15 +162,11 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             torch.enable_grad(),
             workplace(out, force, resume, stamp) as folder,
         ):
-            found = fit_labels(config, data, folder, test_fraction=share, progress=progress, resume=resume)
-            names = found.classes if classes is None else classes[found.classes]
-            evaluation = found.evaluation
-            if evaluation is not None and classes is not None:
-                evaluation = replace(evaluation, classes=tuple(map(str, names)))
+            found = fit_labels(config, data, folder, names, test_fraction=share, progress=progress, resume=resume)
             run = LabelRun(
                 config,
                 found.network,
-                names,
+                found.classes,
                 found.counts,
                 channels=data.channels,
                 symbols=data.symbols,
@@ -166,7 +175,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 source=data.source,
                 features=features,
                 scores=found.scores,
-                evaluation=evaluation,
+                evaluation=found.evaluation,
                 history=found.history,
             )
             if out is not None and first():
@@ -177,12 +186,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _to_learn(self, X: Any, y: Any, reading: dict[str, Any]) -> tuple[Labelled, NDArray[Any] | None, int | None]:
         """Sequences with labels; the classes that stand for these, where they are numbers of classes; columns of a table."""
-        if isinstance(X, (str, PathLike)):
+        if stored(X, reading):
             if y is not None:
-                raise BadInput("labels are read from the file; leave y away, or give arrays")
-            X = read_labelled(Path(X), axes=self.axes, **reading)
+                raise BadInput("labels are read with the sequences (label); leave y out, or give arrays")
+            X = read_labelled(X, axes=self.axes, **reading)
         elif reading:
-            raise BadInput(f"{next(iter(reading))} belongs to the reading of a file, and X is none; leave it away")
+            raise BadInput(f"{next(iter(reading))} belongs to the reading of a file, and X is none; leave it out")
         if isinstance(X, Labelled) and y is None:
             self.n_features_in_ = len(X.channels)
             self.__dict__.pop("feature_names_in_", None)
@@ -194,8 +203,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.n_features_in_ = len(X.channels)
         else:
             data, features = sequences_of(self, X, self.axes, reset=True)
-        y = column_or_1d(y, warn=True)
-        check_classification_targets(y)
+        y = labels_of(y)
         if len(y) != len(data):
             raise BadInput(f"{len(data)} sequences and {len(y)} labels; give one label for each")
         classes, codes = np.unique(y, return_inverse=True)
@@ -223,28 +231,22 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             BadInput: for data that cannot be read, or that have other channels or symbols than what was fitted.
         """
         check_is_fitted(self)
-        if isinstance(data, (str, PathLike)):
+        if stored(data, self.reading_ | reading):
             options = {"axes": self.axes, "rate": self.rate_} | self.reading_ | reading
-            found = read_labelled(Path(data), labelled=labelled, **options)
+            found = read_labelled(data, labelled=labelled, **options)
             found = in_order(settled(found, self.symbols_), self.channels_)
-            self._check(found)
+            check_channels(found, self.channels_, self.axes)
             self.notices_ = [line for line in (found.source, self._about(found.rate)) if line]
             return found
         if isinstance(data, Labelled):
             found = in_order(settled(data, self.symbols_), self.channels_)
-            self._check(found)
+            check_channels(found, self.channels_, self.axes)
             return found
-        found, features = sequences_of(self, data, self.axes, reset=False)
+        columns = self._run.features is not None
+        found, features = sequences_of(self, data, self.axes, reset=False, columns=columns)
         if features is None or self._run.features is None:
-            self._check(found)
+            check_channels(found, self.channels_, self.axes)
         return found
-
-    def _check(self, data: Labelled) -> None:
-        """Raise BadInput unless sequences have the channels that were fitted."""
-        if len(data.channels) != len(self.channels_):
-            where = f"{data.source.partition(': ')[0]}: " if data.source else ""
-            needed = f"{len(self.channels_)} channel{'s' * (len(self.channels_) != 1)}"
-            raise BadInput(f"{where}sequences of {len(data.channels)} where {needed} were fitted; give the same")
 
     def _about(self, rate: float | None) -> str:
         """A line where sequences of another sampling rate than the fitted one are read."""
@@ -357,32 +359,3 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_run")
-
-
-def settled(data: Labelled, symbols: tuple[str, ...]) -> Labelled:
-    """Symbols numbered as those that were fitted. Raises BadInput for one that was not."""
-    if data.symbols == symbols:
-        return data
-    if not data.symbols or not symbols:
-        kinds = ("symbols", "numbers") if symbols else ("numbers", "symbols")
-        raise BadInput(f"{kinds[0]} were fitted, and these are {kinds[1]}; give {kinds[0]}")
-    place = np.array([symbols.index(s) if s in symbols else -1 for s in data.symbols])
-    values = place[data.values]
-    if (values < 0).any():
-        strange = data.symbols[int(data.values[values < 0][0])]
-        raise BadInput(f"the symbol {strange!r} was not fitted; there are {len(symbols)}, such as {symbols[0]!r}")
-    return replace(data, values=values, symbols=symbols)
-
-
-def in_order(data: Labelled, channels: tuple[str, ...]) -> Labelled:
-    """Channels that have names in the order in which they were fitted, without others. Raises BadInput if one lacks."""
-    width = len(data.channels)
-    nameless = channels == numbered(len(channels)) or data.channels == numbered(width) or width == len(channels) == 1
-    if data.symbols or data.channels == channels or nameless:
-        return data
-    for name in channels:
-        if name not in data.channels:
-            where = f"{data.source.partition(': ')[0]}: " if data.source else ""
-            raise BadInput(f"{where}there is no channel '{name}'; {nearest(name, data.channels)}")
-    places = [data.channels.index(name) for name in channels]
-    return replace(data, values=data.values[:, places], channels=channels)

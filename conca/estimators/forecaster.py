@@ -326,7 +326,7 @@ class Forecaster:
             )
         if future is not None:
             if not fitted.schema.known:
-                raise BadInput("no column of this forecaster is known in advance; leave the future away")
+                raise BadInput("no column of this forecaster is known in advance; leave the future out")
             ends = [(s.key, s.times[-1]) for s in panel.series]
             futures = read_future(future, fitted.schema, ends, self.config.horizon, self.notices_)
         known: Sequence[Future | None] = futures or [None] * len(panel)

@@ -85,19 +85,29 @@ def plan(data: Labelled, test_fraction: float, seed: int) -> Plan:
 
 
 def fit_labels(
-    config: ClassifyConfig, data: Labelled, folder: Path, *, test_fraction: float, progress: bool, resume: bool
+    config: ClassifyConfig,
+    data: Labelled,
+    folder: Path,
+    names: NDArray[Any] | None = None,
+    *,
+    test_fraction: float,
+    progress: bool,
+    resume: bool,
 ) -> Fit:
     """Train a network on labelled sequences and judge it on those held out.
+
+    names: of classes, ascending, where the labels are their numbers.
 
     Raises BadInput if there is one class, if the test part has a class that the training has not, or the training fails.
     """
     if data.labels is None:
         raise BadInput(f"{data.source}: no labels to learn from; name their column (label, --label)")
     found = plan(data, test_fraction, config.random_state)
-    classes = np.unique(data.labels[found.train])
+    labels = data.labels if names is None else names[data.labels]
+    classes = np.unique(labels[found.train])
     if len(classes) < 2:
         raise BadInput(f"all sequences that are learnt from have one class, {classes[0]!s}; give at least two")
-    y = encoded(data, classes)
+    y = encoded(data, labels, classes)
     train = data.take(found.train)
     validation = (data.take(found.validation), y[found.validation]) if len(found.validation) else None
     network = new_network(config, train, len(classes))
@@ -124,11 +134,10 @@ def fit_labels(
     return Fit(network, classes, counts, scores, evaluation, pd.DataFrame(trained.history), notices)
 
 
-def encoded(data: Labelled, classes: NDArray[Any]) -> Integers:
+def encoded(data: Labelled, labels: NDArray[Any], classes: NDArray[Any]) -> Integers:
     """Which of the classes each sequence is of. Raises BadInput, with the files, for labels that were never learnt."""
-    assert data.labels is not None
     try:
-        return encode_labels(data.labels, classes)
+        return encode_labels(labels, classes)
     except BadInput as error:
         raise BadInput(f"{origin(data.source)}{error}") from None
 

@@ -15,11 +15,10 @@ import conca
 from conca.estimators.classify_config import ClassifyConfig
 from conca.estimators.label_scores import COLUMNS
 from conca.estimators.labels import Labels
-from conca.estimators.saved import read_history
+from conca.estimators.run_files import damaged, described, located, read_history, read_scores, understood
 from conca.models.classify import ClassifyNetwork, ClassifyNetworkConfig
-from conca.models.run import check_keys, load_tensors, read_config, read_tensors, write_config, write_tensors
+from conca.models.run import load_tensors, read_tensors, write_config, write_tensors
 from conca.train.seeds import seeded
-from conca.types import BadInput
 
 __all__ = ["LabelRun", "read_label_run", "write_label_run"]
 
@@ -93,24 +92,14 @@ def write_label_run(folder: Path, run: LabelRun) -> None:
 
 def read_label_run(folder: Path) -> LabelRun:
     """Read a run folder. Raises BadInput, one line, for what is no run, of a newer format or another kind, or not whole."""
-    saved = read_config(folder)
-    path = folder / "config.json"
-    if saved["kind"] != "classify":
-        raise BadInput(f"{path}: a run of kind '{saved['kind']}', not a classifier")
-    check_keys(path, saved, PARTS)
-    try:
+    saved = described(folder, "classify", PARTS)
+    with understood(folder / "config.json"):
         config = ClassifyConfig.from_dict(saved["classify"])
-        described = ClassifyNetworkConfig.from_dict(saved["network"])
-        check_parts(config, described, saved)
+        form = ClassifyNetworkConfig.from_dict(saved["network"])
+        check_parts(config, form, saved)
         with torch.inference_mode(False), seeded(0):
-            network = ClassifyNetwork(described)
-    except BadInput as error:
-        raise BadInput(f"{path}: {error}") from None
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RuntimeError) as error:
-        raise BadInput(f"{path}: cannot be understood ({' '.join(str(error).split())})") from None
+            network = ClassifyNetwork(form)
     load_tensors(network, folder / "model.safetensors")
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in network.state_dict().values()):
-        raise BadInput(f"{folder / 'model.safetensors'}: the run is damaged: a weight is no number")
     classes = [str(name) for name in saved["classes"]]
     return LabelRun(
         config,
@@ -123,7 +112,7 @@ def read_label_run(folder: Path) -> LabelRun:
         reading=dict(saved["reading"]),
         source=saved["source"],
         features=saved["features"],
-        scores=read_label_scores(folder / "scores.csv"),
+        scores=read_scores(folder / "scores.csv", ["answer"], COLUMNS, optional=True),
         evaluation=read_labels(folder / "evaluation.safetensors", classes),
         history=read_history(folder / "metrics.csv"),
     )
@@ -147,30 +136,9 @@ def check_parts(config: ClassifyConfig, network: ClassifyNetworkConfig, saved: d
     damaged(saved["features"] is None or type(saved["features"]) is int, f"features is {saved['features']!r}")
 
 
-def damaged(fine: bool, why: str) -> None:
-    """Raise BadInput unless it is fine."""
-    if not fine:
-        raise BadInput(f"the run is damaged: {why}")
-
-
-def read_label_scores(path: Path) -> pd.DataFrame:
-    """A table of scores; empty where nothing was held out. Raises BadInput if it is damaged."""
-    if not path.is_file():
-        return pd.DataFrame()
-    try:
-        found = pd.read_csv(path, index_col="answer").astype(np.float64)
-    except (OSError, ValueError, KeyError, TypeError):
-        found = pd.DataFrame()
-    if list(found.columns) != list(COLUMNS):
-        raise BadInput(f"{path}: not a table of scores; the run is damaged")
-    return found
-
-
 def read_labels(path: Path, classes: list[str]) -> Labels | None:
     """What was said of the sequences held out; None if there were none. Raises BadInput if it is damaged."""
     if not path.exists():
         return None
-    try:
+    with located(path):
         return Labels.from_tensors(read_tensors(path), classes)
-    except BadInput as error:
-        raise BadInput(str(error) if str(path) in str(error) else f"{path}: {error}") from None

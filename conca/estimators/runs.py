@@ -13,22 +13,15 @@ from conca.data.encoding import Encoding
 from conca.data.panel import Schema
 from conca.estimators.config import ForecastConfig
 from conca.estimators.evaluation import Evaluation
-from conca.estimators.saved import check_parts, check_schema, network_config, read_history, read_scores
-from conca.estimators.scores import MODEL
+from conca.estimators.run_files import described, located, read_history, read_scores, understood
+from conca.estimators.saved import check_parts, check_schema, network_config
+from conca.estimators.scores import COLUMNS, MODEL
 from conca.estimators.simple import SimpleForecasts
 from conca.infer.fitted import Fitted
 from conca.infer.frame import Ends
 from conca.models.forecast import ForecastNetwork, NetworkConfig
-from conca.models.run import (
-    check_keys,
-    load_tensors,
-    read_config,
-    read_tensors,
-    write_config,
-    write_tensors,
-)
+from conca.models.run import load_tensors, read_tensors, write_config, write_tensors
 from conca.train.seeds import seeded
-from conca.types import BadInput
 
 __all__ = ["Run", "read_run", "write_run"]
 
@@ -83,12 +76,8 @@ def write_run(folder: Path, run: Run) -> None:
 
 def read_run(folder: Path) -> Run:
     """Read a run folder. Raises BadInput, one line, for what is no run, of a newer format or another kind, or not whole."""
-    saved = read_config(folder)
-    path = folder / "config.json"
-    if saved["kind"] != "forecast":
-        raise BadInput(f"{path}: a run of kind '{saved['kind']}', not a forecaster")
-    check_keys(path, saved, PARTS)
-    try:
+    saved = described(folder, "forecast", PARTS)
+    with understood(folder / "config.json"):
         config = ForecastConfig.from_dict(saved["forecast"])
         quantiles = read_tensors(folder / "latest.safetensors").get("quantiles", torch.empty(0))
         ends = Ends.from_dict(saved["latest"], quantiles.numpy())
@@ -97,21 +86,17 @@ def read_run(folder: Path) -> Run:
         check_parts(config, schema, encoding, NetworkConfig.from_dict(saved["network"]), ends)
         with torch.inference_mode(False), seeded(0):
             network = ForecastNetwork(network_config(config, schema, encoding))
-    except BadInput as error:
-        raise BadInput(f"{path}: {error}") from None
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise BadInput(f"{path}: cannot be understood ({' '.join(str(error).split())})") from None
     load_tensors(network, folder / "model.safetensors")
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in network.state_dict().values()):
-        raise BadInput(f"{folder / 'model.safetensors'}: the run is damaged: a weight is no number")
     simple = read_simple(folder / "simple.safetensors", config, schema, encoding)
     return Run(
         config,
         Fitted(schema, encoding, network.eval(), ends, config.length),
         simple,
-        scores=read_scores(folder / "scores.csv"),
-        target_scores=read_scores(folder / "target_scores.csv", ["target", "forecast"], optional=True),
-        refit_scores=read_scores(folder / "refit_scores.csv", optional=True),
+        scores=read_scores(folder / "scores.csv", ["forecast"], COLUMNS.values()),
+        target_scores=read_scores(
+            folder / "target_scores.csv", ["target", "forecast"], COLUMNS.values(), optional=True
+        ),
+        refit_scores=read_scores(folder / "refit_scores.csv", ["forecast"], COLUMNS.values(), optional=True),
         evaluation=read_evaluation(folder / "evaluation.safetensors", ends, simple),
         history=read_history(folder / "metrics.csv"),
     )
@@ -119,17 +104,13 @@ def read_run(folder: Path) -> Run:
 
 def read_simple(path: Path, config: ForecastConfig, schema: Schema, encoding: Encoding) -> SimpleForecasts:
     """The simple forecasts of a run. Raises BadInput if they are missing or damaged."""
-    try:
+    with located(path):
         return SimpleForecasts(schema, config.horizon, config.quantiles).take(read_tensors(path), encoding.keys)
-    except BadInput as error:
-        raise BadInput(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
 def read_evaluation(path: Path, ends: Ends, simple: SimpleForecasts) -> Evaluation | None:
     """The evaluation in a run; None if nothing was held out. Raises BadInput if it is damaged."""
     if not path.exists():
         return None
-    try:
+    with located(path):
         return Evaluation.from_tensors(read_tensors(path), ends.keys, [MODEL, *simple.baselines])
-    except BadInput as error:
-        raise BadInput(str(error) if str(path) in str(error) else f"{path}: {error}") from None

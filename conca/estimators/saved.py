@@ -1,12 +1,10 @@
-"""What a saved forecaster must fulfil before it is believed: tables that can be read, and parts that fit each other."""
+"""What a saved forecaster must fulfil before it is believed: its parts fit each other."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +15,14 @@ from conca.data.encoding import Encoding
 from conca.data.panel import Grid, Schema
 from conca.data.times import restore
 from conca.estimators.config import ForecastConfig
-from conca.estimators.scores import COLUMNS
+from conca.estimators.run_files import damaged
 from conca.infer.frame import Ends
 from conca.models.forecast import NetworkConfig
 from conca.models.structural import Structure
 from conca.models.words import structure_options
 from conca.types import BadInput
 
-__all__ = ["check_parts", "check_schema", "network_config", "read_history", "read_scores"]
+__all__ = ["check_parts", "check_schema", "network_config"]
 
 
 def network_config(config: ForecastConfig, schema: Schema, encoding: Encoding) -> NetworkConfig:
@@ -124,32 +122,3 @@ def check_grid(grid: Grid) -> None:
         restore(np.array([0], "datetime64[ns]" if dated else np.int64), grid)
     except (KeyError, OSError, TypeError, ValueError, AttributeError):
         raise BadInput(f"the run is damaged, or made elsewhere: there is no time zone {grid.zone!r}") from None
-
-
-def damaged(fine: bool, why: str) -> None:
-    """Raise BadInput unless it is fine."""
-    if not fine:
-        raise BadInput(f"the run is damaged: {why}")
-
-
-def read_history(path: Path) -> pd.DataFrame:
-    """What was logged, one row for each epoch; empty where there is no such table, since nothing depends on it."""
-    try:
-        return pd.read_csv(path).groupby("epoch", as_index=False).first()
-    except (OSError, ValueError, KeyError):
-        return pd.DataFrame()
-
-
-def read_scores(path: Path, index: Sequence[str] = ("forecast",), *, optional: bool = False) -> pd.DataFrame:
-    """A table of scores, empty where it may lack and does. Raises BadInput if it is missing or damaged."""
-    if not path.is_file():
-        if optional:
-            return pd.DataFrame()
-        raise BadInput(f"{path}: is missing; the run is damaged")
-    try:
-        found = pd.read_csv(path, index_col=list(index) if len(index) > 1 else index[0]).astype(np.float64)
-    except (OSError, ValueError, KeyError, TypeError):
-        found = pd.DataFrame()
-    if list(found.columns) != list(COLUMNS.values()):
-        raise BadInput(f"{path}: not a table of scores; the run is damaged")
-    return found

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date, timedelta
+from os import PathLike
 from typing import Any
+from warnings import warn
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
-from sklearn.utils.validation import validate_data
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d, validate_data
 
-from conca.data.labelled import Labelled
-from conca.types import BadInput
+from conca.data.labelled import Labelled, counted, numbered, origin
+from conca.types import BadInput, nearest
 
-__all__ = ["AXES", "sequences_of"]
+__all__ = ["AXES", "check_channels", "in_order", "labels_of", "sequences_of", "settled", "stored"]
 
 AXES = ("ntc", "nct")
 """Order of the axes of three-dimensional arrays: sequences, time, channels, or sequences, channels, time."""
 
 
-def sequences_of(estimator: BaseEstimator, X: Any, axes: str, *, reset: bool) -> tuple[Labelled, int | None]:
+def sequences_of(
+    estimator: BaseEstimator, X: Any, axes: str, *, reset: bool, columns: bool = True
+) -> tuple[Labelled, int | None]:
     """Sequences without labels, and the number of columns of a two-dimensional array (None for other input).
 
     Args:
@@ -28,6 +37,7 @@ def sequences_of(estimator: BaseEstimator, X: Any, axes: str, *, reset: bool) ->
             the steps of one channel, else the channels.
         X: (n, T), (n, T, C), or n arrays (T_i,) or (T_i, C). NaN are missing values.
         axes: of three-dimensional arrays and of arrays (T_i, C), "ntc", or "nct" where the channels come first.
+        columns: whether those of a two-dimensional array are features; if not, it may have any number of them, as it has steps.
 
     Raises:
         BadInput: for another number of channels than was fitted, sequences without a step, and values that are no numbers.
@@ -40,6 +50,11 @@ def sequences_of(estimator: BaseEstimator, X: Any, axes: str, *, reset: bool) ->
     elif getattr(X, "ndim", 0) == 3 or (isinstance(X, (list, tuple)) and np.ndim(X) == 3):
         found = check_array(X, allow_nd=True, ensure_all_finite="allow-nan", dtype="numeric")
         data = whole(found.transpose(0, 2, 1) if axes == "nct" else found)
+        if reset and len(data.channels) > data.lengths[0]:
+            line = f"{data.lengths[0]} steps of {len(data.channels)} channels"
+            warn(f"{line}: if these are the steps, give {swapped(axes)}", stacklevel=4)
+    elif not columns:
+        data = whole(check_array(X, ensure_all_finite="allow-nan", dtype="numeric")[:, :, None])
     else:
         found = validate_data(estimator, X, reset=reset, ensure_all_finite="allow-nan", dtype="numeric")
         return whole(found[:, :, None]), found.shape[1]
@@ -50,14 +65,42 @@ def sequences_of(estimator: BaseEstimator, X: Any, axes: str, *, reset: bool) ->
     return data, None
 
 
+def labels_of(y: Any) -> NDArray[Any]:
+    """Labels (n,) as scikit-learn takes them: text, numbers or truth values, all of one kind.
+
+    Raises:
+        BadInput: if one is missing, if kinds are mixed, and for dates.
+        ValueError: as scikit-learn does, for what are no classes.
+    """
+    missing = np.flatnonzero(pd.isna(pd.Series(np.ravel(np.asarray(y, dtype=object)), dtype=object)))
+    if len(missing):
+        raise BadInput(f"the label of sequence {missing[0]} is missing; give every one a label")
+    found: NDArray[Any] = column_or_1d(y, warn=True)
+    if found.dtype.kind == "O":
+        texts = sum(isinstance(label, str) for label in found)
+        if texts not in (0, len(found)):
+            raise BadInput("some labels are text and some are not; give all of one kind")
+    if found.dtype.kind in "mM" or (found.dtype.kind == "O" and found.size and isinstance(found[0], date | timedelta)):
+        raise BadInput("labels are dates or spans of time; give text or whole numbers")
+    check_classification_targets(found)
+    return found
+
+
 def ragged(X: Any) -> bool:
-    """Whether sequences are given one by one: arrays of two axes, or of unlike lengths."""
+    """Whether sequences are given one by one: arrays in a list, or lists of unlike lengths."""
     if isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1:
         return len(X) > 0 and all(np.ndim(one) in (1, 2) for one in X)
-    if not isinstance(X, (list, tuple)) or not len(X) or isinstance(X[0], pd.DataFrame | str):
+    if not isinstance(X, (list, tuple)) or not len(X):
         return False
-    shapes = {np.shape(one) if not isinstance(one, (list, tuple)) else (len(one), -1) for one in X}
-    return len(shapes) > 1 and all(hasattr(one, "__len__") and not isinstance(one, str) for one in X)
+    if all(isinstance(one, np.ndarray | pd.DataFrame | pd.Series | torch.Tensor) for one in X):
+        return all(one.ndim in (1, 2) for one in X)
+    lengths = {len(one) for one in X if hasattr(one, "__len__") and not isinstance(one, str)}
+    return len(lengths) > 1 and all(hasattr(one, "__len__") and not isinstance(one, str) for one in X)
+
+
+def swapped(axes: str) -> str:
+    """How the other order of axes is asked for."""
+    return f"axes='{next(word for word in AXES if word != axes)}'"
 
 
 def turned(sequence: NDArray[Any], axes: str) -> NDArray[Any]:
@@ -76,5 +119,51 @@ def whole(x: NDArray[Any]) -> Labelled:
         labels=None,
         parts=None,
         ids=tuple(map(str, range(n))),
-        channels=tuple(str(c) for c in range(channels)),
+        channels=numbered(channels),
     )
+
+
+def stored(X: Any, reading: Mapping[str, Any]) -> bool:
+    """Whether sequences must be read: from a path, or from a data frame with a row for each step."""
+    return isinstance(X, (str, PathLike)) or (hasattr(X, "columns") and reading.get("series") is not None)
+
+
+def check_channels(data: Labelled, channels: tuple[str, ...], axes: str) -> None:
+    """Raise BadInput unless sequences have as many channels as were fitted."""
+    found, needed = len(data.channels), len(channels)
+    if found == needed:
+        return
+    lengths = set(data.lengths.tolist())
+    hint = f"their axes may be swapped ({swapped(axes)})" if lengths == {needed} else "give the same"
+    raise BadInput(f"{origin(data.source)}sequences of {counted(found, 'channel')}, and the fit had {needed}; {hint}")
+
+
+def settled(data: Labelled, symbols: tuple[str, ...]) -> Labelled:
+    """Symbols numbered as those that were fitted. Raises BadInput for one that was not."""
+    if data.symbols == symbols:
+        return data
+    if not data.symbols or not symbols:
+        kinds = ("symbols", "numbers") if symbols else ("numbers", "symbols")
+        raise BadInput(f"{kinds[0]} were fitted, and these are {kinds[1]}; give {kinds[0]}")
+    place = np.array([symbols.index(s) if s in symbols else -1 for s in data.symbols])
+    values = place[data.values]
+    if (values < 0).any():
+        strange = data.symbols[int(data.values[values < 0][0])]
+        raise BadInput(f"the symbol {strange!r} was not fitted; there are {len(symbols)}, such as {symbols[0]!r}")
+    return replace(data, values=values, symbols=symbols)
+
+
+def in_order(data: Labelled, channels: tuple[str, ...]) -> Labelled:
+    """Channels that have names in the order in which they were fitted, without others. Raises BadInput if one lacks."""
+    width = len(data.channels)
+    nameless = channels == numbered(len(channels)) or data.channels == numbered(width) or width == len(channels) == 1
+    named = set(channels) <= set(data.channels)
+    if data.symbols or data.channels == channels or (nameless and not named):
+        return data
+    for name in channels:
+        if name not in data.channels:
+            other = [found for found in data.channels if found not in channels]
+            hint = nearest(name, other) if other else f"the run reads {', '.join(map(repr, channels))}"
+            raise BadInput(f"{origin(data.source)}there is no channel '{name}'; {hint}")
+    places = [data.channels.index(name) for name in channels]
+    return replace(data, values=data.values[:, places], channels=channels)

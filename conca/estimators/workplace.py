@@ -75,12 +75,16 @@ def workplace(out: str | Path | None, force: bool, resume: bool, needed: dict[st
 
 
 def read_stamp(path: Path) -> dict[str, Any]:
-    """The stamp in a training that was stopped; an empty one if it is damaged."""
+    """The stamp in a training that was stopped. Raises BadInput if it is damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        found = {}
-    return {"options": found.get("options", {}), "data": found.get("data")} if isinstance(found, dict) else {}
+        whole = isinstance(found, dict) and isinstance(found["options"], dict) and isinstance(found["data"], str)
+    except (ValueError, KeyError, RecursionError):
+        whole = False
+    if not whole:
+        raise BadInput(f"{path}: is damaged; begin the training anew (force, --force)")
+    stamp: dict[str, Any] = found
+    return stamp
 
 
 def compare(found: dict[str, Any], needed: dict[str, Any], out: Path) -> None:

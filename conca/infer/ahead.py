@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -117,9 +115,7 @@ def cell(value: Any) -> str:
     text = str(value)
     if not any(mark in text for mark in ',"\n\r'):
         return text
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow([text])
-    return line.getvalue()
+    return '"' + text.replace('"', '""') + '"'
 
 
 def restored(when: Integers, grid: Grid) -> pd.Index[Any]:

@@ -87,5 +87,5 @@ def coming_of(source: Source | None, fitted: Fitted) -> Coming | None:
         names = ", ".join(f"'{name}'" for name in known)
         raise BadInput(f"the values of {names} in the steps ahead are needed; give a table of them (future, --future)")
     if source is not None and not known:
-        raise BadInput("no column of this run is known in advance; leave the future away")
+        raise BadInput("no column of this run is known in advance; leave the future out")
     return None if source is None else Coming(source, fitted)

@@ -4,53 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from conca.data.encoding import Carry
 from conca.infer.fitted import Fitted
-from conca.infer.links import check_regular, followed
 from conca.infer.memory import Memories, Memory, fresh, joined, parted
+from conca.infer.sealed import fingerprint, read_sealed, write_sealed
 from conca.layers.states import leaves, tree_map
-from conca.models.run import write_whole
-from conca.types import BadInput
 
-__all__ = ["fingerprint", "read_memories", "write_memories"]
+__all__ = ["identity", "read_memories", "write_memories"]
 
 FORMAT = 2
 """Version of the files; a program reads its own and older ones."""
-BARE = 1
-"""The version whose digest is that of the tensors alone."""
+KIND = "stream"
 
 
-def fingerprint(fitted: Fitted) -> str:
+def identity(fitted: Fitted) -> str:
     """A hash of the weights of a run, and of how it reads tables, in hexadecimal."""
     parts = fitted.schema.as_dict(), fitted.encoding.as_dict(), fitted.network.config.as_dict(), fitted.context
-    digest = sha256(json.dumps(parts, sort_keys=True, default=str).encode())
-    digest.update(digest_of(dict(fitted.network.state_dict())).encode())
-    return digest.hexdigest()
-
-
-def digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """A hash of tensors with their names, types and sizes."""
-    digest = sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def sealed(about: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """The digest of a file: of all that is said about the tensors, and of these."""
-    said = json.dumps({name: text for name, text in about.items() if name != "digest"}, sort_keys=True)
-    return sha256((said + digest_of(tensors)).encode()).hexdigest()
+    return fingerprint(parts, dict(fitted.network.state_dict()))
 
 
 def write_memories(path: Path, memories: Memories, run: str) -> None:
@@ -60,16 +37,8 @@ def write_memories(path: Path, memories: Memories, run: str) -> None:
         BadInput: if something that is no file has this name.
         OSError: if they cannot be written.
     """
-    check_regular(path)
-    tensors = packed(list(memories.values()))
-    about = {
-        "conca": "stream",
-        "format": str(FORMAT),
-        "run": run,
-        "series": json.dumps(list(memories)),
-    }
-    about["digest"] = sealed(about, tensors)
-    write_whole(followed(path), save(tensors, metadata=about))
+    said = {"series": json.dumps(list(memories))}
+    write_sealed(path, KIND, FORMAT, run, said, packed(list(memories.values())))
 
 
 def packed(memories: Sequence[Memory]) -> dict[str, Tensor]:
@@ -102,28 +71,8 @@ def together(memories: Sequence[Memory]) -> Iterator[tuple[list[int], list[int],
 
 def read_memories(path: Path, fitted: Fitted, run: str) -> Memories:
     """The memories that `write_memories` wrote. Raises BadInput for a file that is missing, damaged or of another run."""
-    check_regular(path)
-    if not path.exists():
-        raise BadInput(f"{path}: there is no such file; check the path")
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
-        raise BadInput(f"{path}: is damaged, or no state of a stream ({' '.join(str(error).split())})") from None
-    if about.get("conca") != "stream":
-        raise BadInput(f"{path}: is not the state of a stream; name another file")
-    if not about.get("format", "").isdigit() or int(about["format"]) > FORMAT:
-        raise BadInput(f"{path}: its format is newer than this conca understands ({FORMAT}); update conca")
-    if about.get("run") != run:
-        raise BadInput(f"{path}: is the state of a stream through another run; name that run, or begin with a new file")
-    try:
-        bare = int(about["format"]) == BARE
-        if about["digest"] != (digest_of(tensors) if bare else sealed(about, tensors)):
-            raise ValueError("what it holds is not what was written")
+    with read_sealed(path, KIND, FORMAT, run) as (about, tensors):
         return unpacked(tensors, [tuple(map(str, name)) for name in json.loads(about["series"])], fitted)
-    except (KeyError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise BadInput(f"{path}: is damaged ({' '.join(str(error).split())}); begin with a new file") from None
 
 
 def unpacked(tensors: Mapping[str, Tensor], names: Sequence[tuple[str, ...]], fitted: Fitted) -> Memories:

@@ -5,24 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from conca.infer.kept import digest_of, sealed
-from conca.infer.links import check_regular, followed
 from conca.infer.memory import joined, parted
+from conca.infer.sealed import fingerprint, read_sealed, write_sealed
 from conca.layers.states import leaves, tree_map
 from conca.models.classify import ClassifyNetwork
-from conca.models.run import write_whole
 from conca.types import BadInput
 
-__all__ = ["Heard", "fingerprint", "read_heard", "write_heard"]
+__all__ = ["Heard", "identity", "read_heard", "write_heard"]
 
 FORMAT = 1
 """Version of the files; a program reads its own and older ones."""
@@ -37,13 +32,11 @@ class Heard:
     state: Any
 
 
-def fingerprint(network: ClassifyNetwork, classes: Sequence[Any], symbols: Sequence[str]) -> str:
+def identity(network: ClassifyNetwork, classes: Sequence[Any], symbols: Sequence[str]) -> str:
     """A hash of the weights of a network, of its time scales, and of what it reads and answers, in hexadecimal."""
     scales = [getattr(part, "step_rescale", 1.0) for part in network.modules()]
     said = asdict(network.config), [str(name) for name in classes], list(symbols), scales
-    digest = sha256(json.dumps(said, sort_keys=True, default=str).encode())
-    digest.update(digest_of(dict(network.state_dict())).encode())
-    return digest.hexdigest()
+    return fingerprint(said, dict(network.state_dict()))
 
 
 def write_heard(path: Path, memories: Mapping[Hashable, Heard], run: str) -> None:
@@ -53,7 +46,6 @@ def write_heard(path: Path, memories: Mapping[Hashable, Heard], run: str) -> Non
         BadInput: if something that is no file has this name, or a key is neither None, a text, nor a tuple of texts.
         OSError: if it cannot be written.
     """
-    check_regular(path)
     tensors = {"steps": torch.tensor([one.steps for one in memories.values()], dtype=torch.int64)}
     groups: dict[Any, list[int]] = {}
     states = [one.state for one in memories.values()]
@@ -64,9 +56,7 @@ def write_heard(path: Path, memories: Mapping[Hashable, Heard], run: str) -> Non
         together = joined([states[place] for place in places])
         tensors |= {f"state.{number}.{leaf}": t.contiguous().clone() for leaf, t in enumerate(leaves(together))}
     keys = json.dumps([written(key) for key in memories])
-    about = {"conca": KIND, "format": str(FORMAT), "run": run, "keys": keys}
-    about["digest"] = sealed(about, tensors)
-    write_whole(followed(path), save(tensors, metadata=about))
+    write_sealed(path, KIND, FORMAT, run, {"keys": keys}, tensors)
 
 
 def written(key: Hashable) -> Any:
@@ -84,28 +74,9 @@ def read_heard(path: Path, example: Any, run: str) -> dict[Hashable, Heard]:
     Raises:
         BadInput: one line, for a file that is missing, damaged, or of another run.
     """
-    check_regular(path)
-    if not path.exists():
-        raise BadInput(f"{path}: there is no such file; check the path")
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
-        raise BadInput(f"{path}: is damaged, or no state of a stream ({' '.join(str(error).split())})") from None
-    if about.get("conca") != KIND:
-        raise BadInput(f"{path}: is not the state of a stream of labels; name another file")
-    if not about.get("format", "").isdigit() or int(about["format"]) > FORMAT:
-        raise BadInput(f"{path}: its format is newer than this conca understands ({FORMAT}); update conca")
-    if about.get("run") != run:
-        raise BadInput(f"{path}: is the state of a stream through another run; name that run, or begin with a new file")
-    try:
-        if about["digest"] != sealed(about, tensors):
-            raise ValueError("what it holds is not what was written")
+    with read_sealed(path, KIND, FORMAT, run) as (about, tensors):
         keys = [tuple(key) if isinstance(key, list) else key for key in json.loads(about["keys"])]
         return dict(zip(keys, unpacked(tensors, example), strict=True))
-    except (KeyError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise BadInput(f"{path}: is damaged ({' '.join(str(error).split())}); begin with a new file") from None
 
 
 def unpacked(tensors: Mapping[str, Tensor], example: Any) -> list[Heard]:

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from conca.infer.label_kept import Heard, fingerprint, read_heard, write_heard
+from conca.data.labelled import LARGEST
+from conca.infer.label_kept import Heard, identity, read_heard, write_heard
 from conca.infer.memory import joined, parted
 from conca.layers.states import leaves, size_in_bytes
 from conca.models.classify import ClassifyNetwork
@@ -149,8 +150,7 @@ class LabelSession:
 
     def tensor(self, rows: NDArray[Any]) -> Tensor:
         """Rows as the network reads them."""
-        found = torch.from_numpy(np.ascontiguousarray(rows))
-        return found if self.symbols else found.to(next(self.network.parameters()).dtype)
+        return torch.from_numpy(np.ascontiguousarray(rows))
 
     def rows_of(self, rows: Sequence[Row] | NDArray[Any]) -> NDArray[Any]:
         """Rows (T, C) of numbers, or numbers of symbols (T,). Raises BadInput for rows that cannot be read."""
@@ -167,8 +167,8 @@ class LabelSession:
             found = found[:, None]
         if found.shape != (len(found), channels):
             raise BadInput(f"a row has the shape {found.shape[1:]}; the network reads rows of {channels} channels")
-        if np.isinf(found).any():
-            raise BadInput("a row holds an infinite number; NaN stands for a missing one")
+        if (np.abs(found) > LARGEST).any():
+            raise BadInput(f"a row holds an infinite number, or one beyond {LARGEST:g}; NaN stands for a missing one")
         return found
 
     def number_of(self, symbol: Any) -> int:
@@ -208,7 +208,7 @@ class LabelSession:
     def run(self) -> str:
         """What tells the network from others: a hash of its weights and of what it answers."""
         if self._run is None:
-            self._run = fingerprint(self.network, self.classes, self.symbols)
+            self._run = identity(self.network, self.classes, self.symbols)
         return self._run
 
     def save(self, path: str | Path) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from conca.data.labelled import Labelled
 from conca.data.padded import Shelf
@@ -20,7 +24,7 @@ STEPS = 2**16
 
 
 def probabilities(network: ClassifyNetwork, data: Labelled, *, shares: int = 1) -> Floats:
-    """What a network in `eval()` says of every sequence, (n, shares, K), float32.
+    """What a network says of every sequence, (n, shares, K), float32; it is in `eval()` meanwhile.
 
     The answer number f, from 0, is the one after the first (f + 1) / `shares` of each sequence, rounded up to whole steps;
     the last is that of the whole.
@@ -28,10 +32,10 @@ def probabilities(network: ClassifyNetwork, data: Labelled, *, shares: int = 1) 
     shelf = Shelf(data)
     found = np.empty((len(data), shares, network.config.classes), np.float32)
     device = network.head.weight.device
-    with torch.inference_mode(), few_threads(network):
+    with torch.inference_mode(), few_threads(network), judging(network):
         for own in shelf.batches(STEPS):
             x, lengths = shelf.padded(own)
-            x = x.to(device, network.head.weight.dtype if x.is_floating_point() else None)
+            x = x.to(device)
             lengths = None if lengths is None else lengths.to(device)
             if shares == 1:
                 logits = network(x, lengths=lengths)[:, None]
@@ -40,3 +44,14 @@ def probabilities(network: ClassifyNetwork, data: Labelled, *, shares: int = 1) 
                 logits = network.at(x, torch.from_numpy(ends).to(device), lengths=lengths)
             found[own] = logits.float().softmax(-1).cpu().numpy()
     return found
+
+
+@contextmanager
+def judging(network: nn.Module) -> Iterator[None]:
+    """In the block a network is in `eval()`; afterwards as it was."""
+    before = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(before)

@@ -15,7 +15,7 @@ from conca.data.table import Source
 from conca.infer.coming import coming_of
 from conca.infer.fitted import Fitted
 from conca.infer.frame import as_given
-from conca.infer.kept import fingerprint, read_memories, write_memories
+from conca.infer.kept import identity, read_memories, write_memories
 from conca.infer.memory import Memories
 from conca.infer.rows import Given, read_rows
 from conca.infer.stepping import Stepped, sift, step
@@ -157,7 +157,7 @@ class Session:
     def run(self) -> str:
         """What tells the fitted run from others: a hash of its weights and of how it reads tables."""
         if self._run is None:
-            self._run = fingerprint(self.fitted)
+            self._run = identity(self.fitted)
         return self._run
 
 
@@ -165,7 +165,10 @@ def fitted_of(model: object) -> Fitted:
     """What a model holds that was fitted. Raises BadInput for what is no model."""
     fitted = model if isinstance(model, Fitted) else getattr(model, "fitted", None)
     if not isinstance(fitted, Fitted):
-        raise BadInput(f"a {type(model).__name__} is no fitted forecaster; `conca.load(path)` reads that of a run")
+        other = "; labels are streamed by conca.infer.LabelSession" if hasattr(model, "classes_") else ""
+        raise BadInput(
+            f"a {type(model).__name__} is no fitted forecaster{other}; `conca.load(path)` reads that of a run"
+        )
     return fitted
 
 

@@ -98,11 +98,18 @@ class ClassifyNetwork(nn.Module):
         self.stack = None if config.bidirectional else pattern(config.layers, width, **options)
         self.norm = RMSNorm(width, eps=1e-6)
         self.head = nn.Linear(width, config.classes)
-        self.register_buffer("mean", torch.zeros(config.channels))
-        self.register_buffer("scale", torch.ones(config.channels))
+        self.register_buffer("mean", torch.zeros(config.channels, dtype=torch.float64))
+        self.register_buffer("scale", torch.ones(config.channels, dtype=torch.float64))
         if any(p.is_meta for p in self.parameters()):
             raise BadInput(f"layers {config.layers!r}: the parameters are nowhere; name another device, or none")
         self.to("cpu", torch.float32)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """As of any module, but what brings numbers to size stays in double precision, wherever it goes."""
+        before = self.mean, self.scale
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.mean, self.scale = (old.to(new.device) for old, new in zip(before, (self.mean, self.scale), strict=True))
+        return self
 
     @property
     def bounded(self) -> bool:
@@ -125,11 +132,15 @@ class ClassifyNetwork(nn.Module):
         )
 
     def entered(self, x: Tensor) -> Tensor:
-        """What the layers read, (..., D): of numbers (..., C) or symbols (...)."""
+        """What the layers read, (..., D): of numbers (..., C) or symbols (...).
+
+        Numbers are brought to size in double precision: what is far from zero and varies little keeps its digits.
+        """
         if self.config.symbols:
             found: Tensor = self.enter(x)
         else:
-            found = self.enter(((x - self.mean) / self.scale).nan_to_num(nan=0.0))
+            sized = ((x.double() - self.mean) / self.scale).nan_to_num(nan=0.0)
+            found = self.enter(sized.to(self.enter.weight.dtype))
         return found
 
     def read(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from zlib import crc32
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
@@ -237,10 +238,12 @@ def write_whole(path: Path, data: bytes | memoryview) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except OSError as error:
+    except BaseException as error:
         with suppress(OSError):
             part.unlink()
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 def write_config(folder: Path, kind: str, parts: dict[str, Any]) -> None:
@@ -304,7 +307,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def load_tensors(module: nn.Module, path: Path) -> None:
-    """Fill a module with the tensors of a file. Raises BadInput unless names and shapes are its own."""
+    """Fill a module with the tensors of a file. Raises BadInput unless names and shapes are its own, and all are numbers."""
     found, own = read_tensors(path), module.state_dict()
     for name in own:
         if name not in found:
@@ -315,4 +318,6 @@ def load_tensors(module: nn.Module, path: Path) -> None:
         if tensor.shape != own[name].shape or tensor.dtype != own[name].dtype:
             has, needs = (f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in (tensor, own[name]))
             raise BadInput(f"{path}: the tensor '{name}' is {has}, the model needs {needs}")
+        if not bool(torch.isfinite(tensor).all()):
+            raise BadInput(f"{path}: the run is damaged: a weight is no number")
     module.load_state_dict(found)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from conca.data.schema import Schema
 from conca.estimators.evaluation import Evaluation
-from conca.report.drawing import COLOURS, SOFT, canvas, key, label, svg_of, whole_steps
+from conca.report.drawing import COLOURS, SOFT, canvas, key, label, observed, svg_of, whole_steps
 from conca.report.page import Chapter, Picture, Table, short
 from conca.report.words import listing, number, percent
 
@@ -91,19 +91,7 @@ def chapter(evaluation: Evaluation, schema: Schema, levels: Sequence[float]) -> 
 def reliability(found: Calibration, target: str, name: str) -> Picture:
     """Observed over nominal, with bars of two standard errors."""
     figure, (axes,) = canvas()
-    axes.plot([0, 1], [0, 1], color=SOFT, lw=1.0, ls="--", label="right")
-    axes.errorbar(
-        found.levels,
-        found.observed,
-        yerr=2 * found.error,
-        fmt="o-",
-        color=COLOURS[0],
-        ms=4,
-        lw=1.4,
-        elinewidth=1.0,
-        capsize=3,
-        label="observed",
-    )
+    observed(axes, found.levels, found.observed, 2 * found.error)
     axes.set(xlim=(0, 1), ylim=(0, 1))
     label(axes, "quantile", "share of values below it")
     key(axes)

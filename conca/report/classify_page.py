@@ -15,9 +15,13 @@ __all__ = ["page"]
 
 LEARNING = (
     "The loss is the cross-entropy: the mean of -log of the probability of the right class. In training it is measured on the sequences "
-    "that the model learns from, with dropout and with labels that are taken as not quite certain; in validation on others that it does "
-    "not learn from, so the second may well be the lower one. The weights kept are those with the lowest validation loss."
+    "that the model learns from, with dropout and with labels that are taken as not quite certain"
 )
+VALIDATED = (
+    "; in validation on others that it does not learn from, so the second may well be the lower one. The weights kept are those with the "
+    "lowest validation loss."
+)
+UNVALIDATED = ". There were too few sequences to set some aside for validation: the weights kept are those at the end of the training."
 READING = (
     "This is read from the weights of the layers; a row is one step of a sequence{rate}. The answer is that of the mean over all steps "
     "that were read, which forgets nothing: what the layers remember is what they can tell about a step from the steps before it."
@@ -36,9 +40,10 @@ def page(classifier: Classifier) -> Page:
             early.chapter(labels),
             reliability.chapter(labels),
         ]
+    how = VALIDATED if "val/loss" in classifier.history_ else UNVALIDATED
     chapters = [
         classify_facts.chapter(classifier),
-        history.chapter(classifier.history_, "cross-entropy", LEARNING),
+        history.chapter(classifier.history_, "cross-entropy", LEARNING + how),
         *judging,
         remembered(classifier),
         holds.chapter(network, network.config.channels or 1),

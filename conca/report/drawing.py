@@ -16,8 +16,22 @@ from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
-__all__ = ["COLOURS", "INK", "SOFT", "TEXT", "canvas", "dated", "key", "label", "logarithmic", "svg_of", "whole_steps"]
+__all__ = [
+    "COLOURS",
+    "INK",
+    "SOFT",
+    "TEXT",
+    "canvas",
+    "dated",
+    "key",
+    "label",
+    "logarithmic",
+    "observed",
+    "svg_of",
+    "whole_steps",
+]
 
 INK, SOFT, RULE = "#1d2330", "#667085", "#d5d9e0"
 COLOURS = ("#1f6fb2", "#c8501e", "#2e8b57", "#7d4fb3", "#8a6d1a", "#b03a6f")
@@ -74,6 +88,13 @@ def key(axes: Axes, columns: int = 2) -> None:
             handlelength=1.4,
             columnspacing=1.2,
         )
+
+
+def observed(axes: Axes, expected: NDArray[Any], found: NDArray[Any], bars: NDArray[Any]) -> None:
+    """Shares that were found, with error bars, over those that were to be expected; where they agree is a diagonal."""
+    axes.plot([0, 1], [0, 1], color=SOFT, lw=1.0, ls="--", label="right")
+    style: dict[str, Any] = {"fmt": "o-", "color": COLOURS[0], "ms": 4, "lw": 1.4, "elinewidth": 1.0, "capsize": 3}
+    axes.errorbar(expected, found, yerr=bars, label="observed", **style)
 
 
 def whole_steps(axes: Axes) -> None:

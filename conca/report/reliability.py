@@ -6,7 +6,7 @@ import numpy as np
 
 from conca.estimators.labels import Labels
 from conca.metrics.classification import Calibration, accuracy, calibration, expected_calibration_error, wilson
-from conca.report.drawing import COLOURS, SOFT, canvas, key, label, svg_of
+from conca.report.drawing import COLOURS, canvas, key, label, observed, svg_of
 from conca.report.page import Chapter, Picture, Table
 from conca.report.words import listing, percent
 
@@ -33,19 +33,7 @@ def picture(labels: Labels, found: Calibration) -> Picture:
     seen = found.count > 0
     low, high = wilson((found.right * found.count)[seen], found.count[seen])
     bars = np.abs(np.stack([low, high]) - found.right[seen])
-    axes.plot([0, 1], [0, 1], color=SOFT, lw=1.0, ls="--", label="right")
-    axes.errorbar(
-        found.confidence[seen],
-        found.right[seen],
-        yerr=bars,
-        fmt="o-",
-        color=COLOURS[0],
-        ms=4,
-        lw=1.4,
-        elinewidth=1.0,
-        capsize=3,
-        label="observed",
-    )
+    observed(axes, found.confidence[seen], found.right[seen], bars)
     axes.set(xlim=(0, 1.01), ylim=(0, 1.03))
     edges = np.arange(BINS) / BINS
     below.bar(edges, found.count, width=1 / BINS, align="edge", color=COLOURS[0], alpha=0.55, lw=0)

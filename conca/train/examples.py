@@ -35,11 +35,10 @@ class LabelBatch(NamedTuple):
     y: Tensor
     whole: int
 
-    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> LabelBatch:
-        """The same batch on a device, its numbers in `dtype`."""
+    def to(self, device: torch.device | str) -> LabelBatch:
+        """The same batch on a device."""
         lengths = None if self.lengths is None else self.lengths.to(device)
-        x = self.x.to(device, dtype if self.x.is_floating_point() else None)
-        return LabelBatch(x, lengths, self.y.to(device), self.whole)
+        return LabelBatch(self.x.to(device), lengths, self.y.to(device), self.whole)
 
 
 class Examples(Dataset[LabelBatch]):

@@ -31,8 +31,8 @@ class LabelLearner(Learner):
         self.counted: list[Tensor] = []
 
     def transfer_batch_to_device(self, batch: LabelBatch, device: torch.device, dataloader_idx: int) -> LabelBatch:
-        """The whole batch, its numbers in the precision of the parameters."""
-        return batch.to(device, self.network.head.weight.dtype)
+        """The whole batch; the network brings its numbers to the precision of the parameters."""
+        return batch.to(device)
 
     def training_step(self, batch: LabelBatch, batch_idx: int) -> Tensor:
         """Cross-entropy over the batch; where several processes train, this one's part of it."""

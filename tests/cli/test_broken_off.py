@@ -112,6 +112,28 @@ def test_two_at_once_and_told_to_end(tmp_path, table, capsys):
     assert "finished" in capsys.readouterr().err
 
 
+def test_a_classifier_killed_twice_ends_as_if_nothing_had_been(tmp_path):
+    draw = np.random.default_rng(0)
+    speed = np.tile([0.3, 0.9], 15)[:, None]
+    x = np.sin(speed * np.arange(12) + draw.uniform(0, 6, (30, 1)))[:, :, None]
+    np.savez(tmp_path / "table.npz", X=x, y=np.tile(["slow", "fast"], 15))
+    options = ["--task", "classify", "--layers", "s4d(d_state=4)", "--d-model", "8", "--epochs", "2", "-q"]
+
+    def fit(out, *more):
+        return ["fit", str(tmp_path / "table.npz"), *options, "--out", str(tmp_path / out), *more]
+
+    assert main(fit("whole")) == 0
+    for when in ("step:9", "write:30"):
+        with program(when, fit("run", "--resume")) as process:
+            process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert not (tmp_path / "run").exists()
+    assert main(fit("run", "--resume")) == 0
+    one, two = contents(tmp_path / "whole"), contents(tmp_path / "run")
+    assert one.keys() == two.keys() >= {"model.safetensors", "metrics.csv", "scores.csv", "evaluation.safetensors"}
+    assert [name for name in one if one[name] != two[name]] == []
+
+
 def limited(size):
     """No file of this process may become larger; a write beyond that is an error, as on a full disk."""
 

@@ -213,7 +213,10 @@ FITS = {
     "quantiles of labels": (["--task", "classify", "--quantiles", "0.5"], ["--quantiles belongs to --task forecast"]),
     "labels and no refit": (["--task", "classify", "--no-refit"], ["--no-refit belongs to --task forecast"]),
     "labels and covariates": (["--task", "classify", "--covariates", "x"], ["--covariates belongs to --task forecast"]),
-    "a forecast with a label": (["--horizon", 3, "--label", "kind"], ["--label belongs to --task classify"]),
+    "a forecast with a label": (
+        ["--horizon", 3, "--label", "kind"],
+        ["--label belongs to --task classify", "add --task classify"],
+    ),
     "a forecast of both directions": (
         ["--horizon", 3, "--bidirectional"],
         ["--bidirectional belongs to --task classify"],
@@ -257,7 +260,7 @@ def test_channels_go_by_their_names(place: Path, say: Say) -> None:
 
 def test_data_of_another_kind_than_the_run(place: Path, say: Say) -> None:
     np.savez("three.npz", X=np.zeros((2, 5, 3)), y=np.array(["slow", "fast"]))
-    one_line(say("predict", place / "run", "three.npz"), "three.npz", "3", "2 channels")
+    one_line(say("predict", place / "run", "three.npz"), "three.npz", "3 channels", "the fit had 2")
     np.savez("words.npz", X=np.zeros((2, 5), np.int64), y=np.array(["slow", "fast"]), symbols=np.array(["a"]))
     one_line(say("predict", place / "run", "words.npz"), "symbols")
     waves().replace("slow", "still").to_csv("strange.csv", index=False)
@@ -321,3 +324,8 @@ def test_streams_that_cannot_be_and_one_that_grows(feed: Feed, tmp_path: Path) -
     status, out, err = feed("a\n1\n2\n", run=untrained(tmp_path / "grows", layers="attention"))
     assert (status, len(frame(out))) == (0, 2)
     assert "memory grows" in err
+
+
+def test_a_stream_says_that_it_takes_rows_as_they_come(place: Path, feed: Feed) -> None:
+    status, _, err = feed("who,x,z\na,0.1,0.2\n")
+    assert status == 0 and "in the order in which they come; 't' is not read" in err

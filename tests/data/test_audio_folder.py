@@ -1,5 +1,6 @@
 """Folders of WAV files: encodings, rates, classes, official parts, and files that are none."""
 
+import os
 import struct
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import soundfile
 
 from conca.data.audio_folder import is_audio_folder, read_audio_folder
+from conca.data.labelled_source import read_labelled
 from conca.data.resampling import resample
 from conca.types import BadInput
 
@@ -157,3 +159,16 @@ def test_other_sound_and_empty_folders_are_refused(folder, tmp_path_factory):
 def test_infinite_samples_are_named(folder):
     write(folder, "yes/c.wav", np.array([0.0, np.inf, 0]), subtype="FLOAT")
     fails(folder, r"yes/c\.wav.*step 1.*infinite")
+
+
+def test_rates_that_cannot_be_brought_together(folder):
+    fails(folder, "no/c.wav: 8,000 samples a second cannot be brought to 9,999,991", rate=9_999_991)
+    write(folder, "no/slow.wav", rate=1)
+    fails(folder, "slow.wav: 1 samples a second cannot be brought to 8,000, they are too far apart")
+    with pytest.raises(BadInput, match="rate inf"):
+        read_labelled(folder, rate=np.inf)
+
+
+def test_a_pipe_is_not_waited_for(folder):
+    os.mkfifo(folder / "no" / "pipe.wav")
+    fails(folder, "pipe.wav: is no regular file")

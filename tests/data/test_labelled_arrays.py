@@ -72,6 +72,8 @@ BROKEN = {
     "'X' of type complex64 is not of real numbers": {"X": X * 1j, "y": [1, 2]},
     "sequence '1', channel '3', step 3: inf is infinite": {"X": np.where(X == 23, np.inf, X), "y": [1, 2]},
     "the split names a part 'tset'; did you mean 'test'?": {"X": X, "y": [1, 2], "split": ["train", "tset"]},
+    "symbols stand in one channel, and there are 3": {"X": X.astype(int) % 1, "y": [1, 2], "symbols": ["a"]},
+    "beyond 1e+30": {"X": X * 1e35, "y": [1, 2]},
     "'X' of type float32 does not number the symbols": {"X": X, "y": [1, 2], "symbols": ["a"]},
     "is none of the 2 symbols": {"X": np.array([[0, 2]]), "y": [1], "symbols": ["a", "b"]},
     "'rate' is [1, 2]; give one positive number": {"X": X, "y": [1, 2], "rate": [1, 2]},
@@ -144,6 +146,9 @@ def test_images_are_read_row_by_row_with_their_labels(digits):
     (digits / "train-labels-idx1-ubyte").write_bytes(idx(np.array([5, 0], np.uint8)))
     with pytest.raises(BadInput, match=r"train-labels-idx1-ubyte: labels of shape \(2,\) for 3 images"):
         read_labelled(digits)
+    (digits / "train-labels-idx1-ubyte").write_bytes(idx(np.array([5, 0, 0.5], ">f4"), 13))
+    with pytest.raises(BadInput, match=r"the label of sequence 2 is the number 0.5, not a class"):
+        read_labelled(digits / "train-images-idx3-ubyte")
     (digits / "train-labels-idx1-ubyte").unlink()
     assert read_labelled(digits / "train-images-idx3-ubyte", labelled=False).labels is None
     with pytest.raises(BadInput, match="no file of labels stands beside it; put train-labels-idx1-ubyte there"):

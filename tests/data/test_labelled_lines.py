@@ -116,3 +116,12 @@ def test_large_files_are_read_in_blocks(write, monkeypatch):
     lines[70] = lines[70].replace(",", ",x", 1)
     with pytest.raises(BadInput, match=r"line 80: 'x281\.0' is not a number"):
         read_ts(write(header + "\n".join(lines)))
+
+
+def test_labels_of_the_older_archive_stay_apart(write):
+    assert read_ucr(write("1_0\t1\n10\t2\n", "a.tsv")).labels.tolist() == ["1_0", "10"]
+    assert read_ucr(write("01\t1\n1.0\t2\nup\t3\n", "a.tsv")).labels.tolist() == ["01", "1.0", "up"]
+    large = [9007199254740993, 9007199254740992]
+    assert read_ucr(write("".join(f"{label}\t1\n" for label in large), "a.tsv")).labels.tolist() == large
+    with pytest.raises(BadInput, match=r"line 1: the label .* is not text in UTF-8"):
+        read_ucr(write(b"\xe9\t1\n\xe8\t2\n", "a.tsv"))

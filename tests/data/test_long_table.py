@@ -63,7 +63,7 @@ def test_times_may_have_fractions_or_be_dates():
     for source in (fractions, dates, dates.assign(t=dates["t"].astype(str))):
         np.testing.assert_array_equal(read_long_table(source, **ROLES).values, expected)
     fractions.loc[1, "t"] = fractions.loc[4, "t"]
-    fails(fractions, "row 1 and row 4 of series 8 have the same time")
+    fails(fractions, "row 4, column 't': series '8' has another row at the time 0")
     fractions.loc[1, "t"] = np.nan
     fails(fractions, "row 1, column 't': the time is missing")
 
@@ -125,3 +125,16 @@ def test_columns_that_are_not_there_or_taken():
 def test_cells_that_are_no_numbers_are_named():
     fails(table().assign(b=["3", "x", "1", "9", "11", "2"]), "row 1, column 'b': 'x' is not a number")
     fails(table().assign(b=[3, np.inf, 1, 9, 11, 2]), "row 1, column 'b': the value is infinite")
+
+
+def test_two_rows_at_one_fraction_of_time_are_named_by_it():
+    twice = pd.DataFrame({"id": ["p", "p", "q"], "t": [0.1, 0.1, 0.2], "a": [1, 2, 3], "kind": ["x", "x", "y"]})
+    fails(twice, "series 'p' has another row at the time 0.1")
+
+
+def test_channels_are_named_and_one_that_may_be_the_time():
+    rows = table().sort_values("t")
+    assert "; channels a, b" in read_long_table(rows, **ROLES).source
+    assert "'t' only goes up: if it is the time" in read_long_table(rows, **ROLES | {"time": None}).source
+    mixed = rows.assign(a=-rows["a"], b=0).drop(columns="t")
+    assert "only goes up" not in read_long_table(mixed, **ROLES | {"time": None}).source

@@ -1,6 +1,7 @@
 import json
 import shutil
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -174,7 +175,7 @@ def test_what_cannot_be_learnt_is_said():
         conca.Classifier(**SMALL, axes="tnc").fit(X, Y)
     with pytest.raises(BadInput, match="test_fraction"):
         fit(X, Y, test_fraction=1.0)
-    with pytest.raises(BadInput, match="leave it away"):
+    with pytest.raises(BadInput, match="leave it out"):
         fit(X, Y, series="id")
 
 
@@ -186,7 +187,7 @@ def test_one_example_of_a_class_is_learnt_from():
 
 
 def test_other_channels_and_symbols_are_refused(fitted):
-    with pytest.raises(BadInput, match="2 channels were fitted"):
+    with pytest.raises(BadInput, match="the fit had 2"):
         fitted.predict(X[:, :, :1])
     codes = [np.array([0, 1, 2] * 3), np.array([2, 1, 0, 1])] * 8
     words = Labelled.of(codes, np.tile(["up", "down"], 8), symbols=("a", "b", "c"))
@@ -211,10 +212,81 @@ def test_missing_values_are_read(fitted):
 def test_a_channel_without_a_value_is_refused():
     empty = X.copy()
     empty[:, :, 1] = np.nan
-    with pytest.raises(BadInput, match="channel '1' has no value"):
+    with pytest.raises(BadInput, match="channel '2' has no value"):
         conca.Classifier(**SMALL).fit(empty, Y)
 
 
 def test_both_directions():
     model = conca.Classifier(**SMALL, bidirectional=True).fit(labelled(), test_fraction=0.25)
     assert model.evaluation_.early is None and model.score(X, Y) > 0.9
+
+
+def test_what_is_far_from_zero_is_read_as_well(fitted):
+    far = conca.Classifier(**SMALL).fit(X + 1e9, Y)
+    assert np.allclose(far.predict_proba(X + 1e9), fitted.predict_proba(X), atol=1e-3)
+    session = conca.infer.LabelSession(far.network_, far.classes_)
+    assert np.allclose(session.last(X[0] + 1e9), far.predict_proba(X[:1] + 1e9), atol=1e-6)
+    with pytest.raises(BadInput, match=r"beyond 1e\+30"):
+        fitted.predict(X * 1e33)
+    with pytest.raises(BadInput, match=r"beyond 1e\+30"):
+        session.step(X[0, 0] * 1e33)
+
+
+def test_lists_are_sequences_whatever_their_lengths(fitted):
+    one = waves(1)[..., 0]
+    model = conca.Classifier(**SMALL).fit([row[: 10 + n % 3] for n, row in enumerate(one)], Y)
+    assert np.array_equal(model.predict_proba([row[:9] for row in one]), model.predict_proba(one[:, :9]))
+    assert model.predict([one[0]]).shape == (1,)
+    frames = [pd.DataFrame(x[: 10 + n % 3]) for n, x in enumerate(X)]
+    assert np.array_equal(fitted.predict(frames), fitted.predict([frame.to_numpy() for frame in frames]))
+    with pytest.warns(UserWarning, match="20 channels: if these are the steps, give axes='nct'"):
+        turned = conca.Classifier(**SMALL | {"epochs": 1}).fit(X.transpose(0, 2, 1), Y)
+    assert turned.n_features_in_ == 20
+    with pytest.raises(BadInput, match="20 channels, and the fit had 2; their axes may be swapped"):
+        fitted.predict(X.transpose(0, 2, 1))
+
+
+def test_a_frame_with_a_row_for_each_step():
+    table = pd.concat(pd.DataFrame(x, columns=["u", "v"]).assign(who=f"w{n}", kind=Y[n]) for n, x in enumerate(X))
+    model = conca.Classifier(**SMALL).fit(table, series="who", label="kind")
+    assert model.channels_ == ("u", "v") and model.score(table[["v", "kind", "who", "u"]]) > 0.9
+    swapped = table.rename(columns={"u": "2", "v": "1"})
+    other = conca.Classifier(**SMALL).fit(swapped, series="who", label="kind")
+    assert np.array_equal(other.predict_proba(swapped[["1", "2", "who"]]), other.predict_proba(swapped))
+
+
+def test_labels_that_are_none():
+    fit = conca.Classifier(**SMALL).fit
+    for told, labels in {
+        "of sequence 1 is missing": ["slow", None] * 12,
+        "some labels are text": np.array(["slow", 1] * 12, object),
+        "labels are dates": np.array(["2024-01-01", "2024-01-02"] * 12, "datetime64[D]"),
+        "have one class, a;": ["a"] * 24,
+    }.items():
+        with pytest.raises(BadInput, match=told):
+            fit(X, labels)
+
+
+def test_a_network_in_training_answers_as_it_should(fitted):
+    wanted = fitted.predict_proba(X)
+    fitted.network_.train()
+    assert np.array_equal(fitted.predict_proba(X), wanted) and fitted.network_.training
+    fitted.network_.eval()
+
+
+def test_two_threads_fit_what_one_does():
+    options = SMALL | {"epochs": 1, "dropout": 0.2}
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda x: conca.Classifier(**options).fit(x, Y), (X, X[:, ::-1])))
+    alone = conca.Classifier(**options).fit(X, Y)
+    assert np.array_equal(found[0].predict_proba(X), alone.predict_proba(X))
+    assert not np.array_equal(found[1].predict_proba(X), alone.predict_proba(X))
+
+
+def test_one_channel_may_come_as_a_table_of_any_length(fitted):
+    one = waves(1)
+    model = conca.Classifier(**SMALL).fit(one, Y)
+    assert np.array_equal(model.predict_proba(one[..., 0]), model.predict_proba(one))
+    assert model.predict(one[:, :7, 0]).shape == (24,)
+    with pytest.raises(BadInput, match="1 channel, and the fit had 2"):
+        fitted.predict(X[..., 0])

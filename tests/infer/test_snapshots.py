@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save
 
 import conca
-from conca.infer import Session, kept, push
+from conca.infer import Session, kept, push, sealed
 from conca.infer.session import Snapshot
 from conca.types import BadInput
 
@@ -212,7 +212,7 @@ def test_a_file_of_the_first_format_is_read(tmp_path: Path) -> None:
     session.push(rows.head(30))
     tensors = kept.packed(list(session.memories.values()))
     about = {"conca": "stream", "format": "1", "run": session.run, "series": json.dumps(list(session.memories))}
-    (tmp_path / "old").write_bytes(save(tensors, metadata={**about, "digest": kept.digest_of(tensors)}))
+    (tmp_path / "old").write_bytes(save(tensors, metadata={**about, "digest": sealed.digest_of(tensors)}))
     other = Session(model())
     other.load(tmp_path / "old")
     pd.testing.assert_frame_equal(other.push(rows[30:]), session.push(rows[30:]), rtol=1e-6)
