@@ -2,10 +2,11 @@
 
     python bench/long_step.py [--width 64] [--batch 1] [--threads 2]
 
-Every network is a classifier's, six blocks of one width, and a step is what training does: forward, cross-entropy, backward, AdamW. Each
-runs in a process of its own, so that the peak of its memory is its own; what is loaded or compiled once does not count. Softmax
-attention is here twice: PyTorch's fused causal kernel called bare, which never holds the matrix of weights and skips what lies ahead (the
-leanest there is), and conca's layer, which goes on from a state and reads padded rows, and so has a mask.
+Every network is a classifier's, six blocks of one width, and a step is what training does: forward, cross-entropy, backward, AdamW, on
+one thread where the steps of a recurrence are too small to be shared. Each runs in a process of its own, so that the peak of its
+memory is its own; what is loaded or compiled once does not count. Softmax attention is here twice: PyTorch's fused causal kernel called
+bare, which never holds the matrix of weights and skips what lies ahead (the leanest there is), and conca's layer, which hands out its
+state.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import conca
 from conca.layers.attention import Attention, Cache
 from conca.models.classify import ClassifyNetwork, ClassifyNetworkConfig
 from conca.models.stack import Block, Stack
+from conca.models.threads import few_threads
 
 T, LAYERS, CLASSES, HEADS = 16384, 6, 2, 4
 LEANEST = "attention, fused and bare"
@@ -74,13 +76,14 @@ def child(name: str, width: int, batch: int) -> None:
         F.cross_entropy(net(x), y).backward()
         optimizer.step()
 
-    step(torch.randn(batch, 64, 1))
-    x = torch.randn(batch, T, 1)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    first = medians({"": lambda: step(x)}, 1)[""]
-    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    repeats = min(15, int(PATIENCE / first))
-    seconds = medians({"": lambda: step(x)}, repeats)[""] if repeats > 1 else first
+    with few_threads(net):
+        step(torch.randn(batch, 64, 1))
+        x = torch.randn(batch, T, 1)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        first = medians({"": lambda: step(x)}, 1)[""]
+        peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        repeats = min(15, int(PATIENCE / first))
+        seconds = medians({"": lambda: step(x)}, repeats)[""] if repeats > 1 else first
     weights = sum(p.numel() for p in net.parameters())
     print(json.dumps({"seconds": seconds, "MiB": peak, "weights": weights}))
 

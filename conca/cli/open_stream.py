@@ -34,7 +34,7 @@ class Opened:
     session   holds the memories
     begin     makes what answers: from a way to wait for the first line, and whether the memories were kept before; also gives what
               came already
-    notices   what the user should know at once
+    notices   what the user should know, once it has begun
     timeless  no row can be known to have been read before
     wanted    what must be sent
     """
@@ -74,6 +74,10 @@ def labels(
     check_rate(run, model, rate)
     if model.config.bidirectional:
         raise BadInput(f"{run}: reads both ways, so it has no answer before the end; fit one without --bidirectional")
+    if "order" in model.reading_:
+        raise BadInput(
+            f"{run}: reads steps in the order '{model.reading_['order']}', and a stream has them as they come; fit without --order"
+        )
     session = LabelSession(model.network_at(rate), model.classes_.tolist(), symbols=model.symbols_)
     known = rate or model.rate_
 
@@ -82,18 +86,16 @@ def labels(
             size = every or (max(1, int(known) // SHARE) if known else EVERY)
             return SampleStream(session, size, every=probabilities), b""
         line, rest = first()
-        usual, channels = model.reading_.get("series"), model.channels_
-        column = usual if series is None and usual in read_header(line, "stdin").names else series
+        usual, channels, names = model.reading_.get("series"), model.channels_, read_header(line, "stdin").names
+        column = usual if series is None and usual in names else series
+        if (time := model.reading_.get("time")) in names:
+            notices.append(f"rows of a sequence are taken in the order in which they come; '{time}' is not read")
         return LabelStream(session, line, "stdin", channels=channels, series=column, every=probabilities), rest
 
-    notices = []
+    notices: list[str] = []
     if rate is not None and model.rate_ is not None and model.rate_ != rate:
         notices.append(
             f"read at {rate:g} samples a second by layers whose steps are made {model.rate_ / rate:g} times as long"
-        )
-    if raw is None and "time" in model.reading_:
-        notices.append(
-            f"rows of a sequence are taken in the order in which they come; '{model.reading_['time']}' is not read"
         )
     if not session.network.bounded:
         notices.append(f"{run}: attention without a window holds every row, so memory grows with the stream")

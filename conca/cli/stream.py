@@ -106,8 +106,6 @@ def run_stream(opened: Opened, state: Path | None, verbose: bool, quiet: bool) -
     from conca.infer.stream import Keeper
 
     session = opened.session
-    for line in () if quiet else opened.notices:
-        tell(line)
     resumed = state is not None and state.exists()
     if state is not None and resumed:
         session.load(state)
@@ -115,6 +113,8 @@ def run_stream(opened: Opened, state: Path | None, verbose: bool, quiet: bool) -
         tell(f"waiting for {opened.wanted}; Ctrl-D ends")
     with Inlet() as inlet:
         answers, rest = opened.begin(partial(first_line, inlet), resumed)
+        for line in () if quiet else opened.notices:
+            tell(line)
         if resumed and not quiet and opened.timeless:
             tell(f"{state}: the rows have no times, so all are taken for new ones")
         keeper = Keeper(session, state, tell)

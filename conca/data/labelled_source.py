@@ -16,6 +16,7 @@ from conca.data.audio_folder import read_audio_folder
 from conca.data.found_sets import FoundSet, find_set, set_of
 from conca.data.idx_file import is_idx, read_images
 from conca.data.labelled import Labelled, joined
+from conca.data.listops import are_tables, read_tables
 from conca.data.long_table import is_long_table, read_long_table
 from conca.data.table import Source
 from conca.data.ts_file import read_ts
@@ -75,8 +76,6 @@ def read_labelled(
         raise BadInput(f"order '{order}' is not known; {nearest(order, ORDERS)}")
     how = Reading(series, time, label, axes, rate, labelled)
     data = read_path(Path(path), how) if isinstance(path, str | PathLike) else read_table(path, how)
-    if rate is not None and data.rate is None:
-        raise BadInput(f"{path}: rate belongs to sound, and this is none; leave it out")
     if labelled and data.labels is None:
         raise BadInput(f"{path}: there are no labels; name a file that has them")
     if crop is not None:
@@ -88,6 +87,8 @@ def read_path(path: Path, how: Reading) -> Labelled:
     """What stands at `path`, by its kind."""
     if not path.exists():
         raise BadInput(f"{path}: there is no such file or folder; check the path")
+    if are_tables(path):
+        return read_tables(path)
     if path.is_dir():
         return read_set(find_set(path), how)
     if not path.is_file():

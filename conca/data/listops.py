@@ -19,14 +19,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from conca.data.labelled import Labelled, joined
 from conca.data.making import array_file, draws, in_order, shares
+from conca.types import BadInput
 
 __all__ = [
     "COUNT",
     "LONGEST",
     "SYMBOLS",
     "TABLES",
+    "are_tables",
     "listops",
+    "read_tables",
     "text_of",
     "tree",
     "value_of",
@@ -43,6 +47,7 @@ COUNT, TRAIN, VALIDATION = 100_000, 0.96, 0.02
 LEAF = 0.75
 DEEPEST = 10
 LEAST, LONGEST = 501, 1999
+HEADER = b"Source\tTarget"
 TABLES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
 BLOCK = 200
 """Trees that one stream of random numbers gives."""
@@ -210,3 +215,39 @@ def write_tables(folder: Path, blocks: Iterable[Trees], count: int, advance: Adv
                 at += 1
             advance(len(trees))
     return digest.hexdigest()
+
+
+def are_tables(path: Path) -> bool:
+    """Whether a folder holds the published tables, or a file is one of them."""
+    file = path / TABLES["train"] if path.is_dir() else path
+    if file.suffix != ".tsv" or not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        return opened.read(len(HEADER)) == HEADER
+
+
+def read_tables(path: Path) -> Labelled:
+    """The trees of a folder of the published tables, with their parts, or of one of them. Brackets round pairs are left out.
+
+    Raises BadInput that names the file and the line of what is no tree.
+    """
+    if not path.is_dir():
+        return read_table(path)
+    files = {part: path / name for part, name in TABLES.items() if (path / name).is_file()}
+    return joined({part: read_table(file) for part, file in files.items()}, path.name)
+
+
+def read_table(path: Path) -> Labelled:
+    """The trees of one table."""
+    places = {symbol: place for place, symbol in enumerate(SYMBOLS)} | {"(": -1, ")": -1}
+    trees, values = [], []
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines()[1:], start=2):
+        source, tab, value = line.partition("\t")
+        codes = [places.get(word, -2) for word in source.split()]
+        if not tab or -2 in codes or value.strip() not in SYMBOLS[:10]:
+            raise BadInput(
+                f"{path}, line {number}: not a tree with its digit, as in '[MAX 2 9 ]', tab, '9'; fetch it again"
+            )
+        trees.append(np.array([code for code in codes if code >= 0], np.uint8))
+        values.append(int(value))
+    return Labelled.of(trees, values, symbols=SYMBOLS, source=path.name).named(path.name)

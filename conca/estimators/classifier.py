@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from conca.data.labelled import Labelled
+from conca.data.labelled import Labelled, origin
 from conca.data.labelled_source import read_labelled
 from conca.data.split_labels import encode_labels
 from conca.estimators.arguments import check_switches, folder_of
 from conca.estimators.classify_config import ClassifyConfig
 from conca.estimators.label_fitting import fit_labels, judge
-from conca.estimators.label_runs import LabelRun, read_label_run, write_label_run
+from conca.estimators.label_runs import Features, LabelRun, read_label_run, write_label_run
 from conca.estimators.labels import Labels
 from conca.estimators.sequences import check_channels, in_order, labels_of, sequences_of, settled, stored
 from conca.estimators.workplace import label_stamp, workplace
@@ -153,8 +153,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = {"series": series, "time": time, "label": label, "rate": rate, "order": order}
         reading = {name: value for name, value in given.items() if value is not None}
         data, names, features = self._to_learn(X, y, reading)
-        share = test_fraction if test_fraction is not None else 0.2 * (isinstance(X, (str, PathLike)))
-        if not 0 <= share < 1:
+        share: Any = test_fraction if test_fraction is not None else 0.2 * (isinstance(X, (str, PathLike)))
+        if not isinstance(share, int | float) or not 0 <= share < 1:
             raise BadInput(f"test_fraction must be at least 0 and less than 1, not {share!r}")
         stamp = label_stamp(data, config.as_dict() | {"test_fraction": share})
         with (
@@ -184,12 +184,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.notices_: list[str] = [*([data.source] if data.source else []), *found.notices]
         return self
 
-    def _to_learn(self, X: Any, y: Any, reading: dict[str, Any]) -> tuple[Labelled, NDArray[Any] | None, int | None]:
+    def _to_learn(self, X: Any, y: Any, reading: dict[str, Any]) -> tuple[Labelled, NDArray[Any] | None, Features]:
         """Sequences with labels; the classes that stand for these, where they are numbers of classes; columns of a table."""
         if stored(X, reading):
             if y is not None:
                 raise BadInput("labels are read with the sequences (label); leave y out, or give arrays")
             X = read_labelled(X, axes=self.axes, **reading)
+            if "rate" in reading and X.rate is None:
+                raise BadInput(f"{origin(X.source)}rate belongs to sound, and this is none; leave it out")
         elif reading:
             raise BadInput(f"{next(iter(reading))} belongs to the reading of a file, and X is none; leave it out")
         if isinstance(X, Labelled) and y is None:
@@ -202,7 +204,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             data, features = X, None
             self.n_features_in_ = len(X.channels)
         else:
-            data, features = sequences_of(self, X, self.axes, reset=True)
+            data, columns = sequences_of(self, X, self.axes, reset=True)
+            names = tuple(getattr(self, "feature_names_in_", ()))
+            features = names or columns
         y = labels_of(y)
         if len(y) != len(data):
             raise BadInput(f"{len(data)} sequences and {len(y)} labels; give one label for each")
@@ -216,7 +220,10 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.history_, self.scores_, self.evaluation_ = run.history, run.scores, run.evaluation
         self.channels_, self.symbols_, self.rate_, self.reading_ = run.channels, run.symbols, run.rate, run.reading
         self.counts_, self.source_ = run.counts, run.source
-        self.n_features_in_ = len(run.channels) if run.features is None else run.features
+        if isinstance(run.features, tuple):
+            self.feature_names_in_ = np.array(run.features, dtype=object)
+        columns = len(run.features) if isinstance(run.features, tuple) else run.features
+        self.n_features_in_ = len(run.channels) if columns is None else columns
         self.notices_ = []
 
     def read(self, data: Any, *, labelled: bool = False, **reading: Any) -> Labelled:
@@ -243,6 +250,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             check_channels(found, self.channels_, self.axes)
             return found
         columns = self._run.features is not None
+        if self.symbols_:
+            raise BadInput("symbols were fitted, and these are numbers; give symbols (a file, or Labelled)")
         found, features = sequences_of(self, data, self.axes, reset=False, columns=columns)
         if features is None or self._run.features is None:
             check_channels(found, self.channels_, self.axes)

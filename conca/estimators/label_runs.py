@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -20,8 +20,9 @@ from conca.models.classify import ClassifyNetwork, ClassifyNetworkConfig
 from conca.models.run import load_tensors, read_tensors, write_config, write_tensors
 from conca.train.seeds import seeded
 
-__all__ = ["LabelRun", "read_label_run", "write_label_run"]
+__all__ = ["Features", "LabelRun", "read_label_run", "write_label_run"]
 
+Features: TypeAlias = "int | tuple[str, ...] | None"
 PARTS = (
     "conca",
     "classify",
@@ -48,7 +49,7 @@ class LabelRun:
     rate        samples a second, of audio
     reading     how a file was read: the options of `conca.data.labelled_source.read_labelled` that were given
     source      what was read, a line
-    features    columns of a two-dimensional array that was fitted; None for other input
+    features    columns of a two-dimensional array that was fitted: how many, or their names; None for other input
     """
 
     config: ClassifyConfig
@@ -60,7 +61,7 @@ class LabelRun:
     rate: float | None
     reading: dict[str, Any]
     source: str
-    features: int | None
+    features: Features
     scores: pd.DataFrame
     evaluation: Labels | None
     history: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -85,7 +86,7 @@ def write_label_run(folder: Path, run: LabelRun) -> None:
         "rate": run.rate,
         "reading": run.reading,
         "source": run.source,
-        "features": run.features,
+        "features": list(run.features) if isinstance(run.features, tuple) else run.features,
     }
     write_config(folder, "classify", parts)
 
@@ -111,7 +112,7 @@ def read_label_run(folder: Path) -> LabelRun:
         rate=saved["rate"],
         reading=dict(saved["reading"]),
         source=saved["source"],
-        features=saved["features"],
+        features=tuple(saved["features"]) if isinstance(saved["features"], list) else saved["features"],
         scores=read_scores(folder / "scores.csv", ["answer"], COLUMNS, optional=True),
         evaluation=read_labels(folder / "evaluation.safetensors", classes),
         history=read_history(folder / "metrics.csv"),
@@ -125,7 +126,7 @@ def check_parts(config: ClassifyConfig, network: ClassifyNetworkConfig, saved: d
         damaged(getattr(config, name) == getattr(network, name), f"network.{name} is {getattr(network, name)!r}")
     plain = len({type(c) for c in classes}) == 1 and isinstance(classes[0], (str, int, float))
     damaged(plain and len(set(classes)) == len(classes) == network.classes, "classes must be different names")
-    whole = all(type(count) is int and count > 0 for count in counts)
+    whole = all(type(count) is int and 0 < count < 2**53 for count in counts)
     damaged(whole and len(counts) == len(classes), "counts must be a whole number for each class")
     damaged(all(isinstance(c, str) for c in (*saved["channels"], *saved["symbols"])), "channels and symbols are texts")
     damaged(len(saved["channels"]) == network.channels, "channels and network.channels differ")
@@ -133,7 +134,9 @@ def check_parts(config: ClassifyConfig, network: ClassifyNetworkConfig, saved: d
     damaged(rate is None or (isinstance(rate, (int, float)) and 0 < rate < 1e12), f"rate is {rate!r}")
     damaged(isinstance(saved["reading"], dict), "reading is no table of options")
     damaged(isinstance(saved["source"], str), "source is no text")
-    damaged(saved["features"] is None or type(saved["features"]) is int, f"features is {saved['features']!r}")
+    features = saved["features"]
+    named = isinstance(features, list) and features != [] and all(isinstance(name, str) for name in features)
+    damaged(features is None or type(features) is int or named, f"features is {features!r}")
 
 
 def read_labels(path: Path, classes: list[str]) -> Labels | None:

@@ -156,7 +156,7 @@ def settled(data: Labelled, symbols: tuple[str, ...]) -> Labelled:
 def in_order(data: Labelled, channels: tuple[str, ...]) -> Labelled:
     """Channels that have names in the order in which they were fitted, without others. Raises BadInput if one lacks."""
     width = len(data.channels)
-    nameless = channels == numbered(len(channels)) or data.channels == numbered(width) or width == len(channels) == 1
+    nameless = channels == numbered(len(channels)) or data.channels == numbered(width)
     named = set(channels) <= set(data.channels)
     if data.symbols or data.channels == channels or (nameless and not named):
         return data

@@ -97,7 +97,10 @@ def test_a_fit_says_what_was_read_and_how_good_it_is(place: Path) -> None:
 def test_predict_names_each_sequence(place: Path, say: Say) -> None:
     status, out, err = say("predict", place / "run", place / "waves.csv", "--probabilities")
     found, truth = frame(out), waves().groupby("who").kind.first()
-    assert (status, err) == (0, "conca: waves.csv: 30 sequences, 2 channels, 12 to 23 steps, 2 classes\n")
+    assert (status, err) == (
+        0,
+        "conca: waves.csv: 30 sequences, 2 channels, 12 to 23 steps, 2 classes; channels x, z\n",
+    )
     assert list(found) == ["sequence", "label", "probability", "p_fast", "p_slow", "truth"]
     assert found.set_index("sequence").truth.equals(truth.rename("truth").rename_axis("sequence"))
     np.testing.assert_allclose(found.p_fast + found.p_slow, 1, atol=3e-6)
@@ -327,5 +330,5 @@ def test_streams_that_cannot_be_and_one_that_grows(feed: Feed, tmp_path: Path) -
 
 
 def test_a_stream_says_that_it_takes_rows_as_they_come(place: Path, feed: Feed) -> None:
-    status, _, err = feed("who,x,z\na,0.1,0.2\n")
+    status, _, err = feed("who,t,x,z\na,7,0.1,0.2\n", run=place / "run")
     assert status == 0 and "in the order in which they come; 't' is not read" in err

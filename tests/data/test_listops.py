@@ -13,6 +13,7 @@ from conca.data import listops
 from conca.data.labelled_source import read_labelled
 from conca.data.listops import END, LONGEST, SYMBOLS, once, text_of, tree, value_of, write_arrays, write_tables
 from conca.data.making import draws
+from conca.types import BadInput
 
 COUNT = 1000
 CHECKSUM = "8f564207896cc3bbc492baffad50a6650ddd2534fdfafe5e29852ccec6f0e44e"
@@ -144,6 +145,15 @@ def test_the_published_tables(tmp_path: Path, trees: list) -> None:
     body = [line for name in ("basic_train.tsv", "basic_val.tsv", "basic_test.tsv") for line in lines[name][1:]]
     assert body == [f"{text_of(symbols)}\t{value}" for symbols, value in trees[:100]]
     assert checksum == hashlib.sha256("".join(line + "\n" for line in body).encode()).hexdigest()
+    data = read_labelled(tmp_path)
+    assert data.symbols == SYMBOLS and Counter(data.parts) == {"train": 96, "validation": 2, "test": 2}
+    assert [bytes(data.sequence(i)[:, 0].tolist()) for i in range(100)] == [symbols for symbols, _ in trees[:100]]
+    assert data.labels.tolist() == [value for _, value in trees[:100]]
+    assert len(read_labelled(tmp_path / "basic_test.tsv")) == 2
+    for ill in ("[MAX 2 x ]\t9", "[MAX 2 9 ]\t12", "[MAX 2 9 ] 9"):
+        (tmp_path / "basic_test.tsv").write_text(f"Source\tTarget\n{ill}\n")
+        with pytest.raises(BadInput, match=r"basic_test\.tsv, line 2: not a tree with its digit"):
+            read_labelled(tmp_path)
 
 
 def test_fewer_are_the_first_of_more() -> None:

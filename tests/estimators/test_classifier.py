@@ -152,6 +152,14 @@ def test_an_interrupted_training_ends_as_if_it_had_not_been(split_run, tmp_path,
         conca.Classifier(**SMALL | {"lr": 1e-3}).fit(data, out=out, resume=True)
     with pytest.raises(BadInput, match="other data"):
         conca.Classifier(**SMALL).fit(replace(data, values=data.values + 1), out=out, resume=True)
+    (stamp,) = tmp_path.glob(".run*.part/unfinished.json")
+    written = stamp.read_text()
+    for ill in ("[]", '{"options": [1]}', "garbage"):
+        stamp.write_text(ill)
+        with pytest.raises(BadInput, match=r"unfinished\.json: is damaged"):
+            conca.Classifier(**SMALL).fit(data, out=out, resume=True)
+        (stamp,) = tmp_path.glob(".run*.part/unfinished.json")
+    stamp.write_text(written)
     again = conca.Classifier(**SMALL).fit(data, out=out, resume=True)
     for one, two in zip(again.network_.parameters(), model.network_.parameters()):
         assert torch.equal(one, two)
@@ -265,6 +273,16 @@ def test_labels_that_are_none():
     }.items():
         with pytest.raises(BadInput, match=told):
             fit(X, labels)
+
+
+def test_columns_of_a_saved_table_keep_their_names(tmp_path):
+    table = pd.DataFrame(waves(1)[..., 0], columns=[f"t{n}" for n in range(20)])
+    model = conca.Classifier(**SMALL | {"epochs": 1}).fit(table, Y)
+    model.save(tmp_path / "run")
+    again = conca.load(tmp_path / "run")
+    assert np.array_equal(again.predict_proba(table), model.predict_proba(table))
+    with pytest.raises(ValueError, match="feature names"):
+        again.predict(table[table.columns[::-1]])
 
 
 def test_a_network_in_training_answers_as_it_should(fitted):
