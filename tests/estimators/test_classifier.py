@@ -232,12 +232,12 @@ def test_both_directions():
 def test_what_is_far_from_zero_is_read_as_well(fitted):
     far = conca.Classifier(**SMALL).fit(X + 1e9, Y)
     assert np.allclose(far.predict_proba(X + 1e9), fitted.predict_proba(X), atol=1e-3)
-    session = conca.infer.LabelSession(far.network_, far.classes_)
-    assert np.allclose(session.last(X[0] + 1e9), far.predict_proba(X[:1] + 1e9), atol=1e-6)
+    stream = conca.infer.LabelSession(far.network_, far.classes_)
+    assert np.allclose(stream.last(X[0] + 1e9), far.predict_proba(X[:1] + 1e9), atol=1e-6)
     with pytest.raises(BadInput, match=r"beyond 1e\+30"):
         fitted.predict(X * 1e33)
     with pytest.raises(BadInput, match=r"beyond 1e\+30"):
-        session.step(X[0, 0] * 1e33)
+        stream.step(X[0, 0] * 1e33)
 
 
 def test_lists_are_sequences_whatever_their_lengths(fitted):
