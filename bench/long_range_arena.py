@@ -67,7 +67,8 @@ SMALL = {
     "attention": Network("attention gatedmlp attention gatedmlp", lr=1e-3, batch_size=16),
 }
 LARGE = {"s5": Network("s5(d_state=256, structure={'blocks': 16}, dt=(1e-4, 0.1))*6", 128, 1e-3, 32, 0.0, True, 75)}
-TASKS = {"listops": SMALL, "pathfinder": SMALL, "pathx": LARGE}
+EXTRA = {"s4d": Network("s4d*4", lr=1e-2, batch_size=16)}
+TASKS = {"listops": SMALL | EXTRA, "pathfinder": SMALL, "pathx": LARGE}
 COUNTS = {"listops": listops.COUNT, "pathfinder": pathfinder.COUNT, "pathx": pathfinder.COUNT}
 WORDS = {
     "listops": "ListOps, 501 to 1,999 symbols, 10 classes",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from conca.data.labelled import Labelled, origin
+from conca.data.labelled import Labelled
 from conca.data.labelled_source import read_labelled
 from conca.data.split_labels import encode_labels
 from conca.estimators.arguments import check_switches, folder_of
@@ -24,7 +24,7 @@ from conca.estimators.classify_config import ClassifyConfig
 from conca.estimators.label_fitting import fit_labels, judge
 from conca.estimators.label_runs import Features, LabelRun, read_label_run, write_label_run
 from conca.estimators.labels import Labels
-from conca.estimators.sequences import check_channels, in_order, labels_of, sequences_of, settled, stored
+from conca.estimators.sequences import check_channels, check_reading, in_order, labels_of, sequences_of, settled, stored
 from conca.estimators.workplace import label_stamp, workplace
 from conca.infer.labelling import probabilities
 from conca.models.classify import ClassifyNetwork, rescaled
@@ -189,9 +189,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if stored(X, reading):
             if y is not None:
                 raise BadInput("labels are read with the sequences (label); leave y out, or give arrays")
-            X = read_labelled(X, axes=self.axes, **reading)
-            if "rate" in reading and X.rate is None:
-                raise BadInput(f"{origin(X.source)}rate belongs to sound, and this is none; leave it out")
+            data = read_labelled(X, axes=self.axes, **reading)
+            check_reading(X, data, reading)
+            X = data
         elif reading:
             raise BadInput(f"{next(iter(reading))} belongs to the reading of a file, and X is none; leave it out")
         if isinstance(X, Labelled) and y is None:

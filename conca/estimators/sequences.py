@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date, timedelta
 from os import PathLike
+from pathlib import Path
 from typing import Any
 from warnings import warn
 
@@ -18,10 +19,12 @@ from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
+from conca.data.archive import ENDINGS as ARCHIVES
 from conca.data.labelled import Labelled, counted, numbered, origin
+from conca.data.long_table import is_long_table
 from conca.types import BadInput, nearest
 
-__all__ = ["AXES", "check_channels", "in_order", "labels_of", "sequences_of", "settled", "stored"]
+__all__ = ["AXES", "check_channels", "check_reading", "in_order", "labels_of", "sequences_of", "settled", "stored"]
 
 AXES = ("ntc", "nct")
 """Order of the axes of three-dimensional arrays: sequences, time, channels, or sequences, channels, time."""
@@ -136,6 +139,16 @@ def check_channels(data: Labelled, channels: tuple[str, ...], axes: str) -> None
     lengths = set(data.lengths.tolist())
     hint = f"their axes may be swapped ({swapped(axes)})" if lengths == {needed} else "give the same"
     raise BadInput(f"{origin(data.source)}sequences of {counted(found, 'channel')}, and the fit had {needed}; {hint}")
+
+
+def check_reading(path: Any, data: Labelled, reading: Mapping[str, Any]) -> None:
+    """Raise BadInput for what was asked for and says nothing about what was read: columns where there are none, a rate of no sound."""
+    if "rate" in reading and data.rate is None:
+        raise BadInput(f"{origin(data.source)}rate belongs to sound, and this is none; leave it out")
+    name = next((name for name in ("series", "time", "label") if name in reading), None)
+    alone = isinstance(path, str | PathLike) and Path(path).is_file()
+    if name and alone and not is_long_table(path) and not str(path).lower().endswith(ARCHIVES):
+        raise BadInput(f"{path}: {name} names a column of a table, and this is none; leave it out")
 
 
 def settled(data: Labelled, symbols: tuple[str, ...]) -> Labelled:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -332,3 +333,22 @@ def test_streams_that_cannot_be_and_one_that_grows(feed: Feed, tmp_path: Path) -
 def test_a_stream_says_that_it_takes_rows_as_they_come(place: Path, feed: Feed) -> None:
     status, _, err = feed("who,t,x,z\na,7,0.1,0.2\n", run=place / "run")
     assert status == 0 and "in the order in which they come; 't' is not read" in err
+
+
+def test_what_says_nothing_about_the_data_is_refused(say: Say) -> None:
+    np.savez("some.npz", X=np.zeros((4, 5)), y=np.array(["slow", "fast"] * 2))
+    words = ["fit", "some.npz", "--task", "classify", "--out", "new"]
+    one_line(say(*words, "--rate", 8000), "some.npz", "rate belongs to sound")
+    one_line(say(*words, "--series", "who"), "some.npz", "series names a column of a table")
+
+
+def test_steps_in_another_order_are_no_stream(place: Path, feed: Feed, tmp_path: Path) -> None:
+    config = (place / "run" / "config.json").read_text().replace('"reading": {', '"reading": {"order": "permuted",')
+    shutil.copytree(place / "run", tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text(config)
+    one_line(feed("x,z\n1,2\n", run=tmp_path / "run"), "order 'permuted'", "fit without --order")
+
+
+def test_a_name_of_two_lines_is_quoted(place: Path, feed: Feed) -> None:
+    status, out, _ = feed('who,x,z\n"a\nb",1,2\n', run=place / "run")
+    assert status == 0 and pd.read_csv(io.StringIO(out)).who.tolist() == ["a\nb"]

@@ -172,3 +172,8 @@ def test_rates_that_cannot_be_brought_together(folder):
 def test_a_pipe_is_not_waited_for(folder):
     os.mkfifo(folder / "no" / "pipe.wav")
     fails(folder, "pipe.wav: is no regular file")
+
+
+def test_a_name_that_is_not_text_is_refused(folder):
+    os.rename(folder / "no", os.fsencode(folder) + b"/\xe9")
+    fails(folder, r"the name '\\udce9/c.wav' is not text in UTF-8")

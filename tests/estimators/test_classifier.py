@@ -207,6 +207,8 @@ def test_other_channels_and_symbols_are_refused(fitted):
     assert np.array_equal(model.predict_proba(other), model.predict_proba(same))
     with pytest.raises(BadInput, match="'z' was not fitted"):
         model.predict(Labelled.of([np.array([0, 1])], symbols=("z", "a")))
+    with pytest.raises(BadInput, match="symbols were fitted, and these are numbers"):
+        model.predict(np.zeros((1, 4, 1)))
 
 
 def test_missing_values_are_read(fitted):
