@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,8 @@ PASSED_OVER = ("_background_noise_", "__MACOSX")
 OPEN_END = 0x7FFFF000
 """Sizes from here on stand in headers that were written before the end of the sound was known."""
 HIGHEST_RATE = 10_000_000
+UNREADABLE = re.compile(r"[\ud800-\udfff]")
+"""What stands in a name for bytes that are not UTF-8."""
 FARTHEST, FINEST = 1_000, 100_000
 """How many times one rate may be another, and the largest number in their ratio as a reduced fraction."""
 
@@ -104,7 +107,7 @@ def found(folder: Path) -> tuple[Path, list[PurePosixPath], int]:
     if foreign:
         more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
         raise BadInput(f"{folder / foreign[0]}{more}: only WAV files are read; convert it to WAV, or take it away")
-    strange = next((path for path in paths if not str(path).isprintable()), None)
+    strange = next((path for path in paths if UNREADABLE.search(str(path))), None)
     if strange is not None:
         raise BadInput(f"{folder}: the name {str(strange)!r} is not text in UTF-8; rename it")
     if not paths:

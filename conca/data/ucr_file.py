@@ -65,7 +65,7 @@ def read_labels(path: Path, found: Sequence[tuple[int, str]], labelled: bool) ->
             if not labelled:
                 return None
             raise BadInput(f"{path}, line {number}: the label is missing; the first field of a line is its label")
-        if not label.isprintable():
+        if any("\ud800" <= letter <= "\udfff" for letter in label):
             raise BadInput(f"{path}, line {number}: the label {label!r} is not text in UTF-8; save the file so")
         texts.append(label)
     if all(NUMBER.fullmatch(label) for label in texts):

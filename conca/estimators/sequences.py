@@ -26,6 +26,8 @@ from conca.types import BadInput, nearest
 
 __all__ = ["AXES", "check_channels", "check_reading", "in_order", "labels_of", "sequences_of", "settled", "stored"]
 
+ROLES = ("series", "time", "label")
+"""Columns of a long table that are no channels."""
 AXES = ("ntc", "nct")
 """Order of the axes of three-dimensional arrays: sequences, time, channels, or sequences, channels, time."""
 
@@ -128,7 +130,8 @@ def whole(x: NDArray[Any]) -> Labelled:
 
 def stored(X: Any, reading: Mapping[str, Any]) -> bool:
     """Whether sequences must be read: from a path, or from a data frame with a row for each step."""
-    return isinstance(X, (str, PathLike)) or (hasattr(X, "columns") and reading.get("series") is not None)
+    named = any(reading.get(name) is not None for name in ROLES)
+    return isinstance(X, (str, PathLike)) or (hasattr(X, "columns") and named)
 
 
 def check_channels(data: Labelled, channels: tuple[str, ...], axes: str) -> None:
@@ -145,7 +148,7 @@ def check_reading(path: Any, data: Labelled, reading: Mapping[str, Any]) -> None
     """Raise BadInput for what was asked for and says nothing about what was read: columns where there are none, a rate of no sound."""
     if "rate" in reading and data.rate is None:
         raise BadInput(f"{origin(data.source)}rate belongs to sound, and this is none; leave it out")
-    name = next((name for name in ("series", "time", "label") if name in reading), None)
+    name = next((name for name in ROLES if name in reading), None)
     alone = isinstance(path, str | PathLike) and Path(path).is_file()
     if name and alone and not is_long_table(path) and not str(path).lower().endswith(ARCHIVES):
         raise BadInput(f"{path}: {name} names a column of a table, and this is none; leave it out")

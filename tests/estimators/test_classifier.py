@@ -260,6 +260,8 @@ def test_a_frame_with_a_row_for_each_step():
     table = pd.concat(pd.DataFrame(x, columns=["u", "v"]).assign(who=f"w{n}", kind=Y[n]) for n, x in enumerate(X))
     model = conca.Classifier(**SMALL).fit(table, series="who", label="kind")
     assert model.channels_ == ("u", "v") and model.score(table[["v", "kind", "who", "u"]]) > 0.9
+    with pytest.raises(BadInput, match="name the column that tells sequences apart"):
+        conca.Classifier(**SMALL).fit(table, label="kind")
     swapped = table.rename(columns={"u": "2", "v": "1"})
     other = conca.Classifier(**SMALL).fit(swapped, series="who", label="kind")
     assert np.array_equal(other.predict_proba(swapped[["1", "2", "who"]]), other.predict_proba(swapped))
