@@ -265,6 +265,9 @@ def test_a_frame_with_a_row_for_each_step():
     swapped = table.rename(columns={"u": "2", "v": "1"})
     other = conca.Classifier(**SMALL).fit(swapped, series="who", label="kind")
     assert np.array_equal(other.predict_proba(swapped[["1", "2", "who"]]), other.predict_proba(swapped))
+    alone = conca.Classifier(**SMALL | {"epochs": 1}).fit(table[["u", "who", "kind"]], series="who", label="kind")
+    with pytest.raises(BadInput, match="there is no channel 'u'"):
+        alone.predict(table[["v", "who"]])
 
 
 def test_labels_that_are_none():
