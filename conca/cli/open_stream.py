@@ -92,11 +92,7 @@ def labels(
             notices.append(f"rows of a sequence are taken in the order in which they come; '{time}' is not read")
         return LabelStream(session, line, "stdin", channels=channels, series=column, every=probabilities), rest
 
-    notices: list[str] = []
-    if rate is not None and model.rate_ is not None and model.rate_ != rate:
-        notices.append(
-            f"read at {rate:g} samples a second by layers whose steps are made {model.rate_ / rate:g} times as long"
-        )
+    notices = [line for line in (model.about_rate(rate),) if line]
     if not session.network.bounded:
         notices.append(f"{run}: attention without a window holds every row, so memory grows with the stream")
     wanted = "a header and rows of CSV" if raw is None else "samples of 16 bits"

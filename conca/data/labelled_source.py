@@ -16,7 +16,7 @@ from conca.data.audio_folder import read_audio_folder
 from conca.data.found_sets import FoundSet, find_set, set_of
 from conca.data.idx_file import is_idx, read_images
 from conca.data.labelled import Labelled, joined
-from conca.data.listops import are_tables, read_tables
+from conca.data.listops import is_tree_table, read_tree_table
 from conca.data.long_table import is_long_table, read_long_table
 from conca.data.table import Source
 from conca.data.ts_file import read_ts
@@ -51,7 +51,6 @@ def read_labelled(
     label: str | None = None,
     axes: str = "ntc",
     rate: float | None = None,
-    crop: int | None = None,
     order: str | None = None,
     labelled: bool = True,
 ) -> Labelled:
@@ -64,7 +63,6 @@ def read_labelled(
     series, time, label    columns of a long table: what tells sequences apart, what orders them, what is learned
     axes      of X in an `.npz`: "ntc", "nct" or "nhw"
     rate      samples a second of sound; None: that of most files
-    crop      at most so many steps of each sequence, the first
     order     an order of the steps, "permuted" or "bits", for sequences of one length
     labelled  whether missing labels are bad input; if not, labels are None where any is missing
 
@@ -78,8 +76,6 @@ def read_labelled(
     data = read_path(Path(path), how) if isinstance(path, str | PathLike) else read_table(path, how)
     if labelled and data.labels is None:
         raise BadInput(f"{path}: there are no labels; name a file that has them")
-    if crop is not None:
-        data = cropped(data, crop)
     return data if order is None else permuted(data, order)
 
 
@@ -87,8 +83,6 @@ def read_path(path: Path, how: Reading) -> Labelled:
     """What stands at `path`, by its kind."""
     if not path.exists():
         raise BadInput(f"{path}: there is no such file or folder; check the path")
-    if are_tables(path):
-        return read_tables(path)
     if path.is_dir():
         return read_set(find_set(path), how)
     if not path.is_file():
@@ -130,7 +124,7 @@ def read_files(kind: str, files: tuple[Path, ...], how: Reading) -> Labelled:
     path = files[0]
     readers: dict[str, Callable[[], Labelled]] = {
         ".ts": lambda: read_ts(path, labelled=how.labelled),
-        ".tsv": lambda: read_ucr(path, labelled=how.labelled),
+        ".tsv": lambda: read_tree_table(path) if is_tree_table(path) else read_ucr(path, labelled=how.labelled),
         ".txt": lambda: read_ucr(path, labelled=how.labelled),
         ".npz": lambda: read_arrays(path, axes=how.axes, labelled=how.labelled),
         "idx": lambda: read_pair(path, files[1] if len(files) > 1 else None, how),
@@ -158,21 +152,6 @@ def whole(rate: float | None) -> int | None:
     if rate is not None and (not 0 < rate < np.inf or rate != int(rate)):
         raise BadInput(f"rate {rate:g} is not a whole number of samples a second; give one, such as 8000")
     return None if rate is None else int(rate)
-
-
-def cropped(data: Labelled, crop: int) -> Labelled:
-    """The first `crop` steps of every sequence, or all where it has fewer. Raises BadInput if `crop` is below 1."""
-    if crop < 1:
-        raise BadInput(f"crop {crop} leaves no steps; give 1 or more")
-    note = f"; the first {crop} steps of each"
-    lengths = np.minimum(data.lengths, crop)
-    if (data.lengths == data.lengths[0]).all():
-        steps = data.values.reshape(len(data), int(data.lengths[0]), -1)[:, :crop]
-        values = steps.reshape(-1, steps.shape[2])
-    else:
-        place = np.arange(len(data.values)) - np.repeat(data.offsets, data.lengths)
-        values = data.values[place < crop]
-    return replace(data, values=values, lengths=lengths, source=data.source + note)
 
 
 def permuted(data: Labelled, order: str) -> Labelled:

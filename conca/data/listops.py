@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from conca.data.labelled import Labelled, joined
+from conca.data.labelled import Labelled
 from conca.data.making import array_file, draws, in_order, shares
 from conca.types import BadInput
 
@@ -28,9 +28,9 @@ __all__ = [
     "LONGEST",
     "SYMBOLS",
     "TABLES",
-    "are_tables",
+    "is_tree_table",
     "listops",
-    "read_tables",
+    "read_tree_table",
     "text_of",
     "tree",
     "value_of",
@@ -217,28 +217,17 @@ def write_tables(folder: Path, blocks: Iterable[Trees], count: int, advance: Adv
     return digest.hexdigest()
 
 
-def are_tables(path: Path) -> bool:
-    """Whether a folder holds the published tables, or a file is one of them."""
-    file = path / TABLES["train"] if path.is_dir() else path
-    if file.suffix != ".tsv" or not file.is_file():
-        return False
-    with file.open("rb") as opened:
+def is_tree_table(path: Path) -> bool:
+    """Whether a file is one of the published tables."""
+    with path.open("rb") as opened:
         return opened.read(len(HEADER)) == HEADER
 
 
-def read_tables(path: Path) -> Labelled:
-    """The trees of a folder of the published tables, with their parts, or of one of them. Brackets round pairs are left out.
+def read_tree_table(path: Path) -> Labelled:
+    """The trees of one of the published tables. Brackets round pairs are left out.
 
     Raises BadInput that names the file and the line of what is no tree.
     """
-    if not path.is_dir():
-        return read_table(path)
-    files = {part: path / name for part, name in TABLES.items() if (path / name).is_file()}
-    return joined({part: read_table(file) for part, file in files.items()}, path.name)
-
-
-def read_table(path: Path) -> Labelled:
-    """The trees of one table."""
     places = {symbol: place for place, symbol in enumerate(SYMBOLS)} | {"(": -1, ")": -1}
     trees, values = [], []
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines()[1:], start=2):

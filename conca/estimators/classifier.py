@@ -21,10 +21,11 @@ from conca.data.labelled_source import read_labelled
 from conca.data.split_labels import encode_labels
 from conca.estimators.arguments import check_switches, folder_of
 from conca.estimators.classify_config import ClassifyConfig
+from conca.estimators.fitting_sequences import check_channels, check_reading, in_order, settled
 from conca.estimators.label_fitting import fit_labels, judge
 from conca.estimators.label_runs import Features, LabelRun, read_label_run, write_label_run
 from conca.estimators.labels import Labels
-from conca.estimators.sequences import check_channels, check_reading, in_order, labels_of, sequences_of, settled, stored
+from conca.estimators.sequences import labels_of, sequences_of, stored
 from conca.estimators.workplace import label_stamp, workplace
 from conca.infer.labelling import probabilities
 from conca.models.classify import ClassifyNetwork, rescaled
@@ -243,7 +244,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             found = read_labelled(data, labelled=labelled, **options)
             found = in_order(settled(found, self.symbols_), self.channels_)
             check_channels(found, self.channels_, self.axes)
-            self.notices_ = [line for line in (found.source, self._about(found.rate)) if line]
+            self.notices_ = [line for line in (found.source, self.about_rate(found.rate)) if line]
             return found
         if isinstance(data, Labelled):
             found = in_order(settled(data, self.symbols_), self.channels_)
@@ -257,8 +258,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             check_channels(found, self.channels_, self.axes)
         return found
 
-    def _about(self, rate: float | None) -> str:
-        """A line where sequences of another sampling rate than the fitted one are read."""
+    def about_rate(self, rate: float | None) -> str:
+        """A line to tell the user where sequences of another sampling rate than the fitted one are read."""
         if rate is None or self.rate_ is None or rate == self.rate_:
             return ""
         return f"read at {rate:g} samples a second by layers whose steps are made {self.rate_ / rate:g} times as long"

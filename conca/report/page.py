@@ -160,7 +160,10 @@ def render(page: Page) -> str:
 
 
 def write_page(page: Page, path: Path) -> None:
-    """Write a page to `path`, whole or not at all; what stood there is replaced."""
+    """Write a page to `path`, whole or not at all; what stood there is replaced.
+
+    Unlike `models.run.write_whole`, whose caller holds the lock of a run, two may write one page at once.
+    """
     text = render(page).encode("utf-8", errors="xmlcharrefreplace")
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.")
     try:

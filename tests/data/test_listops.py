@@ -1,6 +1,7 @@
 """ListOps: the published rules, values by an evaluator of its own, and a seed that is a split."""
 
 import hashlib
+import shutil
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -133,7 +134,7 @@ def test_what_is_written_is_read(tmp_path: Path, trees: list) -> None:
     assert np.load(path)["X"].shape == (100, LONGEST)
 
 
-def test_the_published_tables(tmp_path: Path, trees: list) -> None:
+def test_the_published_tables(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, trees: list) -> None:
     checksum = write_tables(tmp_path, iter([trees[:100]]), 100)
     lines = {path.name: path.read_text().splitlines() for path in tmp_path.iterdir()}
     assert {name: len(found) for name, found in lines.items()} == {
@@ -150,6 +151,9 @@ def test_the_published_tables(tmp_path: Path, trees: list) -> None:
     assert [bytes(data.sequence(i)[:, 0].tolist()) for i in range(100)] == [symbols for symbols, _ in trees[:100]]
     assert data.labels.tolist() == [value for _, value in trees[:100]]
     assert len(read_labelled(tmp_path / "basic_test.tsv")) == 2
+    assert len(read_labelled(tmp_path / "basic_train.tsv")) == 100, "with its siblings, as in every set"
+    packed = tmp_path_factory.mktemp("packed")
+    assert len(read_labelled(Path(shutil.make_archive(str(packed / "lists"), "zip", tmp_path)))) == 100
     for ill in ("[MAX 2 x ]\t9", "[MAX 2 9 ]\t12", "[MAX 2 9 ] 9"):
         (tmp_path / "basic_test.tsv").write_text(f"Source\tTarget\n{ill}\n")
         with pytest.raises(BadInput, match=r"basic_test\.tsv, line 2: not a tree with its digit"):
