@@ -30,6 +30,6 @@ def write_csv(table: pd.DataFrame, path: Path) -> None:
     from conca.models.run import write_whole
 
     try:
-        write_whole(path, table.to_csv(index=False).encode())
+        write_whole(path, table.to_csv(index=False).encode(), shared=True)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}; nothing was written") from error

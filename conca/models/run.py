@@ -229,10 +229,15 @@ def umask() -> int:
     return mask
 
 
-def write_whole(path: Path, data: bytes | memoryview) -> None:
-    """A file with this content, on the disk when this returns; until then what stood there stays. OSError names the file."""
-    part = path.with_name(path.name + ".part")
+def write_whole(path: Path, data: bytes | memoryview, *, shared: bool = False) -> None:
+    """A file with this content, on the disk when this returns; until then what stood there stays. OSError names the file.
+
+    shared: nobody holds a lock of the place, so the temporary file has a name that no other has. Else its name is always the same, and
+    the next write takes away what a kill left.
+    """
+    part = None
     try:
+        part = new_file(path) if shared else path.with_name(path.name + ".part")
         with part.open("wb") as file:
             file.write(data)
             file.flush()
@@ -240,10 +245,19 @@ def write_whole(path: Path, data: bytes | memoryview) -> None:
         os.replace(part, path)
     except BaseException as error:
         with suppress(OSError):
-            part.unlink()
+            if part is not None:
+                part.unlink()
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+
+
+def new_file(path: Path) -> Path:
+    """An empty file beside `path`, with a hidden name that no other file has."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.")
+    os.close(handle)
+    Path(name).chmod(0o666 & ~umask())
+    return Path(name)
 
 
 def write_config(folder: Path, kind: str, parts: dict[str, Any]) -> None:

@@ -5,15 +5,13 @@ Whatever text stands on it is escaped; only what `conca.report.drawing` drew is 
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment
 
-from conca.models.run import umask
+from conca.models.run import write_whole
 
 __all__ = ["Chapter", "Page", "Picture", "Table", "render", "short", "write_page"]
 
@@ -160,20 +158,8 @@ def render(page: Page) -> str:
 
 
 def write_page(page: Page, path: Path) -> None:
-    """Write a page to `path`, whole or not at all; what stood there is replaced.
-
-    Unlike `models.run.write_whole`, whose caller holds the lock of a run, two may write one page at once.
-    """
-    text = render(page).encode("utf-8", errors="xmlcharrefreplace")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text)
-        Path(temporary).chmod(0o666 & ~umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write a page to `path`, whole or not at all; what stood there is replaced."""
+    write_whole(path, render(page).encode("utf-8", errors="xmlcharrefreplace"), shared=True)
 
 
 def short(text: object, limit: int = 60) -> str:

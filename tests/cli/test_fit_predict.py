@@ -86,7 +86,9 @@ def test_stdout_gets_what_the_file_gets(say: Callable, fitted: Path, data: Path)
     assert say("predict", fitted / "run", data, "--out", "forecast.csv")[0] == 0
     for words in ([], ["--out", "-"]):
         assert say("predict", fitted / "run", data, *words) == (0, Path("forecast.csv").read_text(), "")
+    Path("forecast.csv.part").write_text("somebody's own")
     assert say("predict", fitted / "run", data, "--out", "forecast.csv", "--force")[0] == 0
+    assert Path("forecast.csv.part").read_text() == "somebody's own"
 
 
 def test_rolling_forecasts_from_every_row_and_quantiles_never_cross(say: Callable, fitted: Path, data: Path) -> None:

@@ -25,6 +25,7 @@ from conca.models.run import (
     new_folder,
     read_config,
     read_tensors,
+    umask,
     write_config,
     write_tensors,
     write_whole,
@@ -303,19 +304,32 @@ def test_on_a_disk_without_locks_the_process_that_lives_is_known(tmp_path, monke
     assert names(tmp_path) == ["run", "run2"]
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch, shared):
     path = tmp_path / "file"
-    write_whole(path, b"old")
+    write_whole(path, b"old", shared=shared)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask()
 
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left") as error:
-        write_whole(path, b"new")
+        write_whole(path, b"new", shared=shared)
     assert error.value.filename == str(path)
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["file"]
+
+
+def test_where_nobody_holds_a_lock_no_other_file_is_touched(tmp_path):
+    path, other = tmp_path / "file", tmp_path / "file.part"
+    other.write_bytes(b"somebody's own")
+    write_whole(path, b"new", shared=True)
+    with pytest.raises(OSError) as error:
+        write_whole(tmp_path / "no" / "file", b"new", shared=True)
+    assert error.value.filename == str(tmp_path / "no" / "file")
+    assert (path.read_bytes(), other.read_bytes()) == (b"new", b"somebody's own")
+    assert names(tmp_path) == ["file", "file.part"]
 
 
 def test_configuration_comes_back(tmp_path):
