@@ -14,25 +14,32 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import extending, types
+from numba.core import cgutils
 from numba.core.datamodel import models
 
 from conca.kernels.compiled import inlined
 
 __all__ = [
     "add",
+    "add_halves",
     "div",
     "evens",
+    "everywhere",
     "fma",
     "fnma",
+    "larger",
     "load",
     "load_first",
     "mul",
+    "neg",
     "odds",
     "pair_conj_fma",
     "pair_fma",
+    "smaller",
     "splat",
     "store",
     "store_first",
+    "sub",
     "width",
     "zip_high",
     "zip_low",
@@ -42,6 +49,7 @@ BYTES = 64
 CHECKED = os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0")
 FLAGS = ("contract", "nsz")
 intrinsic: Any = extending.intrinsic
+insert: Any = cgutils.get_or_insert_function
 INT32 = ir.IntType(32)
 Code = tuple[Any, Callable[..., Any]]
 
@@ -86,8 +94,11 @@ def address(context: Any, builder: Any, kind: Any, array: Any, offset: Any) -> A
 
 
 def multiply_add(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """x y + z, fused where the processor can."""
-    return builder.fadd(builder.fmul(x, y, flags=FLAGS), z, flags=FLAGS)
+    """x y + z, in one where the processor can; which product is fused is not left to the compiler, as a chain waits for it."""
+    kind = x.type
+    name = f"llvm.fmuladd.v{kind.count}f{32 if kind.element == ir.FloatType() else 64}"
+    program = ir.FunctionType(kind, [kind] * 3)
+    return builder.call(insert(builder.module, program, name), (x, y, z))
 
 
 @intrinsic
@@ -118,6 +129,21 @@ def raw_store(_: Any, array: Any, offset: Any, lanes: Any) -> Code:
         return context.get_dummy_value()
 
     return types.none(array, types.intp, lanes), code
+
+
+@intrinsic
+def raw_everywhere(_: Any, array: Any, offset: Any) -> Code:
+    """The number at an element offset in every lane, unchecked."""
+    kind = Lanes(array.dtype)
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        one = builder.load(builder.gep(context.make_array(array)(context, builder, args[0]).data, [args[1]]))
+        empty = ir.Constant(vector(kind), ir.Undefined)
+        return builder.shuffle_vector(
+            builder.insert_element(empty, one, INT32(0)), empty, order(vector(kind), lambda i: 0)
+        )
+
+    return kind(array, types.intp), code
 
 
 @intrinsic
@@ -160,6 +186,18 @@ def add(_: Any, x: Any, y: Any) -> Code:
 
 
 @intrinsic
+def sub(_: Any, x: Any, y: Any) -> Code:
+    """x - y"""
+    return x(x, x), lambda context, builder, sig, args: builder.fsub(*args, flags=FLAGS)
+
+
+@intrinsic
+def neg(_: Any, x: Any) -> Code:
+    """-x"""
+    return x(x), lambda context, builder, sig, args: builder.fneg(*args)
+
+
+@intrinsic
 def div(_: Any, x: Any, y: Any) -> Code:
     """x / y"""
     return x(x, x), lambda context, builder, sig, args: builder.fdiv(*args, flags=FLAGS)
@@ -175,6 +213,29 @@ def fma(_: Any, x: Any, y: Any, z: Any) -> Code:
 def fnma(_: Any, x: Any, y: Any, z: Any) -> Code:
     """z - x y"""
     return x(x, x, x), lambda context, builder, sig, args: multiply_add(builder, builder.fneg(args[0]), *args[1:])
+
+
+def chosen(relation: str) -> Callable[..., Any]:
+    """An LLVM program that picks x where it stands in `relation` to y, and y elsewhere; what is not a number stays, in either."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        x, y = args
+        picked = builder.select(builder.fcmp_unordered(relation, x, y), x, y)
+        return builder.select(builder.fcmp_unordered("uno", y, y), y, picked)
+
+    return code
+
+
+@intrinsic
+def larger(_: Any, x: Any, y: Any) -> Code:
+    """The larger of x and y; NaN where either is."""
+    return x(x, x), chosen(">")
+
+
+@intrinsic
+def smaller(_: Any, x: Any, y: Any) -> Code:
+    """The smaller of x and y; NaN where either is."""
+    return x(x, x), chosen("<")
 
 
 def pairs(conjugate: bool) -> Callable[..., Any]:
@@ -238,6 +299,24 @@ def odds(_: Any, x: Any, y: Any) -> Code:
     return x(x, x), shuffled(lambda i, size: 2 * i + 1)
 
 
+@intrinsic
+def raw_add_halves(_: Any, array: Any, offset: Any, lanes: Any) -> Code:
+    """Add the first and the second half of a vector to memory, unchecked."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        whole = args[2].type
+        half = ir.VectorType(whole.element, whole.count // 2)
+        pointer = builder.bitcast(address(context, builder, sig.args[0], args[0], args[1]), half.as_pointer())
+        total = builder.load(pointer, align=array.dtype.bitwidth // 8)
+        for begin in (0, half.count):
+            picked = ir.Constant(ir.VectorType(INT32, half.count), list(range(begin, begin + half.count)))
+            total = builder.fadd(total, builder.shuffle_vector(args[2], args[2], picked), flags=FLAGS)
+        builder.store(total, pointer, align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.none(array, types.intp, lanes), code
+
+
 @inlined
 def scratch(size: int, like: Any) -> Any:
     """New room for `size` elements of the type of `like`, on a border of 64 bytes: a vector then never lies on two cache lines."""
@@ -252,6 +331,14 @@ def load(array: Any, offset: Any) -> Any:
     if CHECKED and (offset < 0 or offset + width(array) > array.size):
         raise IndexError("lanes out of bounds")
     return raw_load(array, offset)
+
+
+@inlined
+def everywhere(array: Any, offset: Any) -> Any:
+    """The number at an element offset in every lane."""
+    if CHECKED and (offset < 0 or offset >= array.size):
+        raise IndexError("lanes out of bounds")
+    return raw_everywhere(array, offset)
 
 
 @inlined
@@ -281,3 +368,11 @@ def store_first(array: Any, offset: Any, lanes: Any, count: Any) -> None:
     else:
         for i in range(count):
             array[offset + i] = get(lanes, i)
+
+
+@inlined
+def add_halves(array: Any, offset: Any, lanes: Any) -> None:
+    """Add both halves of a vector to half a vector at an element offset: a sum over lanes, but for the last half."""
+    if CHECKED and (offset < 0 or offset + width(array) // 2 > array.size):
+        raise IndexError("lanes out of bounds")
+    raw_add_halves(array, offset, lanes)
