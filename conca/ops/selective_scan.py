@@ -16,7 +16,7 @@ from conca.ops.doors import has_kernel
 from conca.ops.operation import Operation
 from conca.ops.selective_scan_bodies import CHUNK, HOLDS, Arguments, aligned, plain_chunked, plain_recurrence
 
-__all__ = ["CHUNK", "HOLDS", "selective_scan", "selective_scan_chunked", "selective_scan_recurrence"]
+__all__ = ["CHUNK", "HOLDS", "selective_scan", "selective_scan_chunked", "selective_scan_recurrence", "selective_step"]
 
 Maybe = Tensor | None
 Two = tuple[Tensor, Tensor]
@@ -62,6 +62,29 @@ def selective_scan(
     empty = args.x.numel() == 0 or args.A.numel() == 0
     run = plain_chunked if empty or not has_kernel("selective_scan", x_BTE.device.type) else _operation
     return _typed(run(*args), x_BTE)
+
+
+def selective_step(
+    x_BE: Tensor,
+    dt_BE: Tensor,
+    A_EN: Tensor,
+    B_BN: Tensor,
+    C_BN: Tensor,
+    h_BEN: Tensor,
+    *,
+    D_E: Maybe = None,
+    z_BE: Maybe = None,
+    bias_E: Maybe = None,
+    softplus: bool = False,
+    hold: str = "euler",
+) -> Two:
+    """One step of `selective_scan`, by PyTorch: y (B, E) and the next state."""
+    z = None if z_BE is None else z_BE[:, None]
+    args = aligned(
+        x_BE[:, None], dt_BE[:, None], A_EN, B_BN[:, None], C_BN[:, None], h_BEN, D_E, z, bias_E, None, None, softplus, hold
+    )  # fmt: skip
+    y, last = _typed(plain_recurrence(*args), x_BE)
+    return y[:, 0], last
 
 
 def selective_scan_recurrence(*args: Any, **options: Any) -> Two:
