@@ -238,9 +238,10 @@ def backward(
     a: Tensor,
     b: Tensor,
     c: Tensor,
-    saved: Tensor,
+    h: Tensor,
     lengths: Tensor | None,
     starts: Tensor | None,
+    saved: Tensor,
     gy: Tensor,
     gh: Tensor,
 ) -> Five:
@@ -263,7 +264,7 @@ def warm() -> None:
         u, a = torch.zeros(1, 1, 1, dtype=dtype), torch.zeros(1, 1, dtype=dtype.to_complex())
         saved = u.new_empty(1, 32)
         y, h = forward(u, a, a, a, a[None], None, None, saved)
-        backward(u, a, a, a, saved, None, None, y, h)
+        backward(u, a, a, a, a[None], None, None, saved, y, h)
 
 
 def blocks_of(z: Tensor) -> Tensor:

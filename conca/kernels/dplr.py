@@ -354,9 +354,10 @@ def backward(
     q: Tensor,
     b: Tensor,
     c: Tensor,
-    saved: Tensor,
+    h: Tensor,
     lengths: Tensor | None,
     starts: Tensor | None,
+    saved: Tensor,
     gy: Tensor,
     gh: Tensor,
 ) -> Seven:
@@ -381,7 +382,7 @@ def warm() -> None:
         u, a = torch.zeros(1, 1, 1, dtype=dtype), torch.zeros(1, 1, dtype=dtype.to_complex())
         saved = u.new_empty(1, 48)
         y, h = forward(u, a, a[None], a[None], a, a, a[None], None, None, saved)
-        backward(u, a, a[None], a[None], a, a, saved, None, None, y, h)
+        backward(u, a, a[None], a[None], a, a, a[None], None, None, saved, y, h)
 
 
 def _joined(a: Tensor, p: Tensor, q: Tensor, b: Tensor, c: Tensor) -> Tensor:

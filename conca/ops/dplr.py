@@ -9,17 +9,16 @@ The door `dplr_ssm`. Its readable bodies are in `conca.ops.dplr_bodies`: the rec
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from conca.ops import bodies
 from conca.ops.diagonal import CHUNK, diagonal_ssm
 from conca.ops.discretise import generalised_bilinear
-from conca.ops.doors import apply, has_kernel, opened, rows_of_all
+from conca.ops.doors import has_kernel
 from conca.ops.dplr_bodies import aligned_dplr, dplr_ssm_chunked, dplr_ssm_convolution, dplr_ssm_recurrence, dplr_step
+from conca.ops.operation import Operation
 
 __all__ = [
     "CHUNK",
@@ -31,7 +30,6 @@ __all__ = [
     "dplr_step",
 ]
 
-Seven = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
 Maybe = Tensor | None
 
@@ -82,160 +80,31 @@ def dplr_ssm(
         y, last = diagonal_ssm(u, a, b, c, h, lengths=lengths, starts=starts)
     elif u.numel() == 0 or a.numel() == 0 or not has_kernel("dplr_ssm", u.device.type):
         y, last = dplr_ssm_chunked(u, a, p, q, b, c, h, lengths=lengths, starts=starts)
-    elif opened(u, a, p, q, b, c, h):
-        y, last, _ = apply(_DPLRSSM, u, a, p, q, b, c, h, lengths, starts)
     else:
-        y, last, _ = _dplr_ssm(u, a, p, q, b, c, h, lengths, starts, False)
+        y, last = _operation(u, a, p, q, b, c, h, lengths, starts)
     return y.to(dtype) if dtype.is_floating_point else y, last
 
 
-@torch.library.custom_op("conca::dplr_ssm", mutates_args=())
-def _dplr_ssm(
-    u: Tensor,
-    a: Tensor,
-    p: Tensor,
-    q: Tensor,
-    b: Tensor,
-    c: Tensor,
-    h: Tensor,
-    lengths: Maybe,
-    starts: Maybe,
-    save: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y, the last state, and with `save` what the backward kernel needs: states before each chunk and the feedback, in its order."""
-    saved = _room(u, p, lengths, save)
-    y, last = bodies.required("dplr_ssm", u.device.type)(u, a, p, q, b, c, h, lengths, starts, saved)
-    return y, last, saved
+def _plain(*args: Any) -> tuple[Tensor, Tensor]:
+    return dplr_ssm_chunked(*args[:7], lengths=args[7], starts=args[8])
 
 
-def _room(u: Tensor, p: Tensor, lengths: Maybe, save: bool) -> Tensor:
+def _room(*args: Any) -> Tensor:
     """(B, 0), or for each row and channel a complex number per chunk and mode, and one number per step and feedback."""
+    u, p, lengths, save = args[0], args[2], args[7], args[9]
     (B, T, D), (R, _, N) = u.shape, p.shape
     block = 64 // u.element_size()
     size = (-(-T // CHUNK) * 2 * N + T * R) * (-(-D // block) * block) if save else 0
-    return u.new_empty(B, size) if lengths is None else u.new_zeros(B, size)
+    saved: Tensor = u.new_empty(B, size) if lengths is None else u.new_zeros(B, size)
+    return saved
 
 
-@_dplr_ssm.register_fake
-def _(
-    u: Tensor,
-    a: Tensor,
-    p: Tensor,
-    q: Tensor,
-    b: Tensor,
-    c: Tensor,
-    h: Tensor,
-    lengths: Maybe,
-    starts: Maybe,
-    save: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    y, last = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, h))
-    return y, last, _room(u, p, lengths, save)
-
-
-@_dplr_ssm.register_vmap
-def _(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    return rows_of_all(_dplr_ssm, info.batch_size, dims, args, (1, 2, 3, 4, 5, 9))
-
-
-@torch.library.custom_op("conca::dplr_ssm_backward", mutates_args=())
-def _dplr_ssm_backward(
-    u: Tensor,
-    a: Tensor,
-    p: Tensor,
-    q: Tensor,
-    b: Tensor,
-    c: Tensor,
-    saved: Tensor,
-    lengths: Maybe,
-    starts: Maybe,
-    gy: Tensor,
-    gh: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients to u, by row to a, p, q, b and c, (B, D, N) or (B, R, D, N), and to h; the states are computed anew."""
-    body = bodies.required("dplr_ssm_backward", u.device.type)
-    return cast(Seven, body(u, a, p, q, b, c, saved, lengths, starts, gy, gh))
-
-
-@_dplr_ssm_backward.register_fake
-def _(
-    u: Tensor,
-    a: Tensor,
-    p: Tensor,
-    q: Tensor,
-    b: Tensor,
-    c: Tensor,
-    saved: Tensor,
-    lengths: Maybe,
-    starts: Maybe,
-    gy: Tensor,
-    gh: Tensor,
-) -> Seven:
-    low = gh.new_empty(gh.shape[0], *p.shape)
-    new = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, gh, low, low, gh, gh, gh))
-    return cast(Seven, tuple(new))
-
-
-@_dplr_ssm_backward.register_vmap
-def _(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    return rows_of_all(_dplr_ssm_backward, info.batch_size, dims, args, (1, 2, 3, 4, 5))
-
-
-class _DPLRSSM(Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        u: Tensor, a: Tensor, p: Tensor, q: Tensor, b: Tensor, c: Tensor, h: Tensor, lengths: Maybe, starts: Maybe
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return cast(tuple[Tensor, Tensor, Tensor], _dplr_ssm(u, a, p, q, b, c, h, lengths, starts, True))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(output[2])
-        ctx.save_for_backward(*inputs[:7], output[2], *inputs[7:])
-
-    @staticmethod
-    def backward(ctx: Any, gy: Tensor, gh: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        return *apply(_DPLRSSMBackward, *ctx.saved_tensors, gy, gh), None, None
-
-
-class _DPLRSSMBackward(Function):
-    """The backward kernel; its own derivative is that of the chunked body's vjp."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        u: Tensor,
-        a: Tensor,
-        p: Tensor,
-        q: Tensor,
-        b: Tensor,
-        c: Tensor,
-        h: Tensor,
-        saved: Tensor,
-        lengths: Maybe,
-        starts: Maybe,
-        gy: Tensor,
-        gh: Tensor,
-    ) -> Seven:
-        du, *by_row, dh = _dplr_ssm_backward(u, a, p, q, b, c, saved, lengths, starts, gy, gh)
-        return cast(Seven, (du, *(t.sum(0) for t in by_row), dh))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Seven) -> None:
-        ctx.save_for_backward(*inputs[:7], *inputs[8:])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        *primal, lengths, starts, gy, gh = ctx.saved_tensors
-
-        def plain(*args: Tensor) -> tuple[Tensor, Tensor]:
-            return dplr_ssm_chunked(*args, lengths=lengths, starts=starts)
-
-        def first(*args: Tensor) -> Seven:
-            return cast(Seven, torch.func.vjp(plain, *args[:7])[1](args[7:]))
-
-        *d, dgy, dgh = torch.func.vjp(first, *primal, gy, gh)[1](grads)
-        return *d, None, None, None, dgy, dgh
+_operation = Operation(
+    "dplr_ssm",
+    _plain,
+    inputs="Tensor u, Tensor a, Tensor p, Tensor q, Tensor b, Tensor c, Tensor h",
+    options="Tensor? lengths, Tensor? starts",
+    shared=("a", "p", "q", "b", "c"),
+    outputs=("u", "h"),
+    room=_room,
+)

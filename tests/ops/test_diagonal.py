@@ -11,8 +11,7 @@ from torch.testing import assert_close
 
 from conca.ops.bodies import plain_bodies
 from conca.ops.diagonal import (
-    _diagonal_ssm,
-    _diagonal_ssm_backward,
+    _operation,
     diagonal_ssm,
     diagonal_ssm_chunked,
     diagonal_ssm_convolution,
@@ -172,10 +171,10 @@ def test_the_inner_operations_pass_opcheck(body):
         return
     u, a, b, c, h = example(2, 5, 3, 2, grad=False)
     ends, fresh = torch.tensor([1, 3]), torch.rand(2, 5) < 0.5
-    opcheck(_diagonal_ssm, (u, a, b, c, h, None, None, True))
-    opcheck(_diagonal_ssm, (u.mT.contiguous().mT, a.conj(), b, c, h, ends, fresh, False))
-    saved = _diagonal_ssm(u, a, b, c, h, ends, fresh, True)[2]
-    opcheck(_diagonal_ssm_backward, (u, a, b, c, saved, ends, fresh, u, h))
+    opcheck(_operation.forward, (u, a, b, c, h, None, None, True))
+    opcheck(_operation.forward, (u.mT.contiguous().mT, a.conj(), b, c, h, ends, fresh, False))
+    saved = _operation.forward(u, a, b, c, h, ends, fresh, True)[2]
+    opcheck(_operation.backward, (u, a, b, c, h, ends, fresh, saved, u, h))
 
 
 def test_compiled():

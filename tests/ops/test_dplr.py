@@ -13,8 +13,7 @@ from conca.ops.bodies import plain_bodies
 from conca.ops.diagonal import diagonal_ssm
 from conca.ops.discretise import dense_generalised_bilinear
 from conca.ops.dplr import (
-    _dplr_ssm,
-    _dplr_ssm_backward,
+    _operation,
     dplr_generalised_bilinear,
     dplr_ssm,
     dplr_ssm_chunked,
@@ -237,10 +236,10 @@ def test_the_inner_operations_pass_opcheck(body):
         return
     u, a, *rest, h = example(2, 5, 3, 2, 2, grad=False)
     ends, fresh = torch.tensor([1, 3]), torch.rand(2, 5) < 0.5
-    opcheck(_dplr_ssm, (u, a, *rest, h, None, None, True))
-    opcheck(_dplr_ssm, (u.mT.contiguous().mT, a.conj(), *rest, h, ends, fresh, False))
-    saved = _dplr_ssm(u, a, *rest, h, ends, fresh, True)[2]
-    opcheck(_dplr_ssm_backward, (u, a, *rest, saved, ends, fresh, u, h))
+    opcheck(_operation.forward, (u, a, *rest, h, None, None, True))
+    opcheck(_operation.forward, (u.mT.contiguous().mT, a.conj(), *rest, h, ends, fresh, False))
+    saved = _operation.forward(u, a, *rest, h, ends, fresh, True)[2]
+    opcheck(_operation.backward, (u, a, *rest, h, ends, fresh, saved, u, h))
 
 
 def test_compiled():
