@@ -24,7 +24,7 @@ import llvmlite
 import numba
 import numba.core.event
 
-__all__ = ["compiled", "folder", "inlined"]
+__all__ = ["apart", "compiled", "folder", "inlined", "maker"]
 
 Function = Callable[..., Any]
 njit: Any = numba.njit
@@ -97,8 +97,21 @@ def _kept_in_turn(kernel: Any, path: Path) -> Any:
 
 
 def inlined(function: Function) -> Any:
-    """A helper of kernels, which LLVM merges into them."""
+    """A helper of kernels, which is merged into them.
+
+    It makes no arrays, and gives none back, so it does not count who holds those it is given: counting costs more than most helpers.
+    """
+    return njit(nogil=True, fastmath=FASTMATH, error_model="numpy", forceinline=True, _nrt=False)(function)
+
+
+def maker(function: Function) -> Any:
+    """A helper of kernels that makes arrays."""
     return njit(nogil=True, fastmath=FASTMATH, error_model="numpy")(function)
+
+
+def apart(function: Function) -> Any:
+    """A helper that stays a function of its own: in a long kernel the constants of an inner loop would be fetched again at every turn."""
+    return njit(nogil=True, fastmath=FASTMATH, error_model="numpy", _nrt=False)(function)
 
 
 def key(sources: Path = Path(__file__).parent) -> str:

@@ -17,7 +17,7 @@ from numba import extending, types
 from numba.core import cgutils
 from numba.core.datamodel import models
 
-from conca.kernels.compiled import inlined
+from conca.kernels.compiled import inlined, maker
 
 __all__ = [
     "add",
@@ -317,7 +317,7 @@ def raw_add_halves(_: Any, array: Any, offset: Any, lanes: Any) -> Code:
     return types.none(array, types.intp, lanes), code
 
 
-@inlined
+@maker
 def scratch(size: int, like: Any) -> Any:
     """New room for `size` elements of the type of `like`, on a border of 64 bytes: a vector then never lies on two cache lines."""
     room = np.empty(size + width(like), like.dtype)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from conca.kernels.compiled import compiled, inlined
+from conca.kernels.compiled import apart, compiled, inlined
 from conca.kernels.diagonal import clear, cut
 from conca.kernels.lane_math import LOG2E, absolute, exp2, expm1, fill, pick, sigmoid, softplus
 from conca.kernels.lanes import (
@@ -83,7 +83,7 @@ def prepare(
         store(ty, s * W, mul(skip, u))
 
 
-@inlined
+@apart
 def advance(
     td: Any, tp: Any, ty: Any, B: Any, bi: int, bt: int, C: Any, ci: int, ct: int, tb: Any, tc: Any, mixed: bool,
     zoh: bool, A: Any, at: int, h: Any, k: int, N: int, cuts: Any, pieces: int,
@@ -147,10 +147,7 @@ def forward_tasks(
                         store(saved, j + i, load(h, k + i))
                 bi, ci = bi + e // share_b * N, ci + e // share_c * N
                 states = block * N * W, h, k, N, cuts, pieces
-                if mixed or zoh:
-                    advance(td, tp, ty, B, bi, bt, C, ci, ct, tb, tc, mixed, zoh, A, *states)
-                else:  # flags that are known make a loop without branches
-                    advance(td, tp, ty, B, bi, bt, C, ci, ct, tb, tc, False, False, A, *states)
+                advance(td, tp, ty, B, bi, bt, C, ci, ct, tb, tc, mixed, zoh, A, *states)
                 for s in range(size):
                     v = load(ty, s * W)
                     if gated:
@@ -207,6 +204,7 @@ def forward(
 
 
 def inputs(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Any, ...]:
+    """x and dt with strides, A in blocks, B and C with strides, that of time 0 where they are constant."""
     steady = [rows(t.flatten(2)) for t in (B, C)]
     steady = [r._replace(time=0) if t.shape[1] == 1 else r for r, t in zip(steady, (B, C))]
     return *rows(x), *rows(dt), array(blocks_of(A)).reshape(-1), *steady[0], *steady[1]

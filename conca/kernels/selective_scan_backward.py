@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from conca.kernels.compiled import compiled, inlined
+from conca.kernels.compiled import apart, compiled, inlined
 from conca.kernels.diagonal import clear, cut
 from conca.kernels.lane_math import LOG2E, absolute, exp2, fill, pick, sigmoid
 from conca.kernels.lanes import (
@@ -149,6 +149,23 @@ def retreat(
         store(dA, i + n * W, sum_A)
 
 
+@apart
+def retreat_fast(
+    td: Any, tp: Any, tx: Any, ty: Any, tg: Any, ta: Any, th: Any, gp: Any, gd: Any, B: Any, bi: int, bt: int, C: Any,
+    ci: int, ct: int, tb: Any, tc: Any, pb: Any, pc: Any, mixed: bool, zoh: bool, gated: bool, A: Any, at: int, saved: Any,
+    k: int, dh: Any, dA: Any, i: int, N: int, cuts: Any, pieces: int,
+) -> None:  # fmt: skip
+    """`retreat`, with loops free of branches where B and C are numbers and inputs are weighed by dt."""
+    room = td, tp, tx, ty, tg, ta, th, gp, gd, B, bi, bt, C, ci, ct, tb, tc, pb, pc
+    states = A, at, saved, k, dh, dA, i, N, cuts, pieces
+    if mixed or zoh:
+        retreat(*room, mixed, zoh, gated, *states)
+    elif gated:
+        retreat(*room, False, False, True, *states)
+    else:
+        retreat(*room, False, False, False, *states)
+
+
 @inlined
 def prepare_back(
     g: Any, j: int, gt: int, z: Any, i: int, zt: int, lanes: int, size: int, gated: bool, tg: Any, gp: Any, gd: Any
@@ -247,12 +264,7 @@ def backward_tasks(
                 room = td, tp, tx, ty, tg, ta, th, gp, gd, B, bn, bt, C, cn, ct, tb, tc, pb, pc
                 k = r * row + (block * chunks + chunk) * N * W
                 states = A, block * N * W, saved, k, dh, dA, at * N * W, N, cuts, pieces
-                if mixed or zoh:
-                    retreat(*room, mixed, zoh, gated, *states)
-                elif gated:  # flags that are known make loops without branches
-                    retreat(*room, False, False, True, *states)
-                else:
-                    retreat(*room, False, False, False, *states)
+                retreat_fast(*room, mixed, zoh, gated, *states)
                 finish_back(
                     td, tx, ty, tg, gp, gd, g, gi, gt, dt, di, dtt, z, zi, zt, D, bias, e, lanes, size, gated, smooth,
                     zoh, dx, ddt, dz, (r * T + t0) * E + e, E, dD, dbias, at * W,

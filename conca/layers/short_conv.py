@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Work
-from conca.ops.convolution import causal_convolution
+from conca.ops.convolution import causal_convolution_step, short_conv
+from conca.ops.doors import raised
 
 __all__ = ["ShortConv", "ShortConvState"]
 
@@ -40,7 +41,7 @@ class ShortConv(Mixer[ShortConvState]):
         ValueError: if `d_conv` is less than 1.
     """
 
-    ragged = True
+    ragged = resets = True
 
     def __init__(
         self,
@@ -69,21 +70,19 @@ class ShortConv(Mixer[ShortConvState]):
 
     def step(self, x: Tensor, state: ShortConvState, *, elapsed: Tensor | None = None) -> tuple[Tensor, ShortConvState]:
         """One token: x (B, D)."""
-        y, state = self.parallel(x[:, None], state, lengths=None, starts=None, elapsed=None)
-        return y[:, 0], state
+        dtype = raised(torch.promote_types(x.dtype, self.weight.dtype))
+        weight, bias = self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
+        y, new = causal_convolution_step(x.to(dtype), weight, bias, state.tail_BWD)
+        y = F.silu(y) if self.activation else y
+        return y.to(x.dtype), ShortConvState(new.to(state.tail_BWD.dtype))
 
     def parallel(
         self, x: Tensor, state: ShortConvState, *, lengths: Tensor | None, starts: Tensor | None, elapsed: Tensor | None
     ) -> tuple[Tensor, ShortConvState]:
-        """All windows at once; what is remembered of a shorter row ends at its last valid token."""
-        weight, bias = self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype)
-        tail = state.tail_BWD
-        y, new = causal_convolution(x, weight, bias, tail.to(x.dtype))
-        if lengths is not None:
-            line = torch.cat([tail, x.to(tail.dtype)], 1)
-            at = lengths[:, None] + torch.arange(self.d_conv - 1, device=x.device)
-            new = line[torch.arange(len(x), device=x.device)[:, None], at]
-        return (F.silu(y) if self.activation else y), ShortConvState(new.to(tail.dtype))
+        """All windows at once."""
+        args = x, self.weight, self.bias, state.tail_BWD
+        y, new = short_conv(*args, activation=self.activation, lengths=lengths, starts=starts)
+        return y, ShortConvState(new)
 
     def work(self) -> Work:
         """W multiply-adds per channel."""

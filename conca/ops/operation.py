@@ -38,7 +38,8 @@ class Operation:
         inputs: what is differentiated, as a schema: "Tensor x, Tensor? bias". The first has rows and tells device and type.
         options: what is not: "Tensor? lengths, float eps".
         shared: names of the tensors among both that have no rows.
-        outputs: names of the inputs whose shape and type the outputs have.
+        outputs: for each, the name of the input whose shape and type it has, or a function of (*inputs, *options) that gives a new
+            tensor like it.
         room: room(*inputs, *options, save) gives the tensor (B, ...) in which the forward kernel keeps what the backward one needs,
             of shape (B, 0) unless `save`; None where nothing is kept.
 
@@ -54,12 +55,12 @@ class Operation:
         inputs: str,
         options: str = "",
         shared: Sequence[str] = (),
-        outputs: Sequence[str],
+        outputs: Sequence[str | Callable[..., Tensor]],
         room: Callable[..., Tensor] | None = None,
     ) -> None:
         names, more = _names(inputs), _names(options)
         self.name, self.plain, self.room, self.count = name, plain, room, len(names)
-        self.like = tuple(names.index(n) for n in outputs)
+        self.like = tuple(names.index(n) if isinstance(n, str) else n for n in outputs)
         tensors = [p for p in (inputs, options) if p]
         by_hand = [i for i, text in enumerate(_parts(inputs) + _parts(options)) if not text.startswith("Tensor")]
         self.shared = (*((names + more).index(n) for n in shared), *by_hand)
@@ -110,8 +111,18 @@ class Operation:
         return (*results, saved) if isinstance(results, tuple) else (results, saved)
 
     def _fake(self, *args: Any) -> Any:
-        outputs = [torch.empty_like(args[i], memory_format=torch.contiguous_format) for i in self.like]
+        outputs = [self._output(i, args[:-1] if self.room else args) for i in range(len(self.like))]
         return _one([*outputs, *([self.room(*args)] if self.room else [])])
+
+    def _output(self, i: int, args: Arguments) -> Tensor:
+        """A new tensor like output number i of (*inputs, *options)."""
+        like = self.like[i]
+        return like(*args) if callable(like) else torch.empty_like(args[like], memory_format=torch.contiguous_format)
+
+    def whole(self, args: Arguments, grads: Arguments) -> list[Tensor]:
+        """The gradients into the outputs for (*inputs, *options, ...): zeros for what nobody asked of."""
+        given = args[:-1] if self.room else args
+        return [self._output(i, given).zero_() if grads[i] is None else grads[i] for i in range(len(self.like))]
 
     def _back(self, *args: Any) -> Any:
         found = bodies.required(f"{self.name}_backward", args[0].device.type)(*args)
@@ -190,6 +201,7 @@ def _functions(name: str, outputs: int, kept: int, backward: int) -> tuple[type[
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            ctx.set_materialize_grads(False)  # zeros of the size of what was saved would be made and thrown away
             if kept:
                 ctx.mark_non_differentiable(output[-1])
             keep(ctx, (*inputs, output[-1]) if kept else inputs)
@@ -197,7 +209,7 @@ def _functions(name: str, outputs: int, kept: int, backward: int) -> tuple[type[
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             args = kept_by(ctx)
-            found = apply(_made[name].again, *args, *grads[:outputs])
+            found = apply(_made[name].again, *args, *_made[name].whole(args, grads))
             back = tuple(None if t is None else g for t, g in zip(args, found))
             return (*back, *(None for _ in range(len(args) - kept - _made[name].count)))
 
