@@ -29,7 +29,7 @@ lint: .venv/.developer
 	$(BIN)/lint-imports
 
 warm: .venv/.developer
-	$(BIN)/python -c "from conca import kernels; kernels.warm()"
+	$(BIN)/python -c "from conca import kernels; kernels.warm(processes=2)"
 
 bench: .venv/.developer
 	set -e; for file in bench/*.py; do echo "$$file"; $(BIN)/python "$$file"; done

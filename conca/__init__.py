@@ -47,12 +47,17 @@ if TYPE_CHECKING:
     from conca.layers.linear_system import LinearSystem
     from conca.layers.lssl import LSSL
     from conca.layers.lstm import LSTM
+    from conca.layers.mamba import Mamba
+    from conca.layers.mamba2 import Mamba2
+    from conca.layers.mamba3 import Mamba3
     from conca.layers.mixer import Mixer, Output
+    from conca.layers.quantised import narrowed
     from conca.layers.s4 import S4
     from conca.layers.s4d import S4D
     from conca.layers.s5 import S5
     from conca.layers.short_conv import ShortConv
     from conca.layers.structural import structural
+    from conca.layers.words import Words
     from conca.models.stack import Block, Stack, pattern
     from conca.ops.bodies import plain_bodies
     from conca.train.groups import param_groups
@@ -85,15 +90,20 @@ __all__ = [
     "HiPPO",
     "Hopfield",
     "LinearSystem",
+    "Mamba",
+    "Mamba2",
+    "Mamba3",
     "Mixer",
     "Output",
     "Score",
     "ShortConv",
     "Stack",
+    "Words",
     "descent",
     "load",
     "mala",
     "mixture",
+    "narrowed",
     "param_groups",
     "pattern",
     "plain_bodies",
@@ -114,6 +124,11 @@ _WHERE = {
     "Attention": "conca.layers.attention",
     "ShortConv": "conca.layers.short_conv",
     "GatedMLP": "conca.layers.gated_mlp",
+    "Mamba": "conca.layers.mamba",
+    "Mamba2": "conca.layers.mamba2",
+    "Mamba3": "conca.layers.mamba3",
+    "Words": "conca.layers.words",
+    "narrowed": "conca.layers.quantised",
     "LinearSystem": "conca.layers.linear_system",
     "GaussianSystem": "conca.layers.kalman",
     "structural": "conca.layers.structural",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
@@ -130,6 +131,7 @@ def compile_all(quiet: bool) -> None:
     if find_spec("conca.kernels") is None:
         line = "there are no kernels here; the plain bodies run"
     else:
-        line = f"compiled: {', '.join(import_module('conca.kernels').warm())}"
+        names = import_module("conca.kernels").warm(processes=min(os.cpu_count() or 1, 4))
+        line = f"compiled: {', '.join(names)}"
     if not quiet:
         notice(line)

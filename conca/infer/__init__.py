@@ -1,4 +1,4 @@
-"""Runs fitted models: forecasts from every row of a series or from its end, and streams of forecasts or labels, row by row."""
+"""Runs fitted models: forecasts from every row of a series or from its end, and streams of forecasts or labels, row by row; steps of whole models."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from conca.infer.decoder import Decoder
     from conca.infer.label_session import LabelSession
     from conca.infer.session import Session, push
 
-__all__ = ["LabelSession", "Session", "push"]
+__all__ = ["Decoder", "LabelSession", "Session", "push"]
+
+_WHERE = {"Decoder": "decoder", "LabelSession": "label_session", "Session": "session", "push": "session"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what streams need when it is first asked for."""
-    if name not in __all__:
+    """Import what is asked for, when it is."""
+    if name not in _WHERE:
         raise AttributeError(f"module 'conca.infer' has no attribute {name!r}")
-    value = getattr(import_module(f"conca.infer.{'label_session' if name == 'LabelSession' else 'session'}"), name)
+    value = getattr(import_module(f"conca.infer.{_WHERE[name]}"), name)
     globals()[name] = value
     return value

@@ -14,7 +14,7 @@ from threading import Lock
 
 import torch
 
-__all__ = ["spread"]
+__all__ = ["spread", "together"]
 
 SMALL = 200_000
 """Multiply-adds (or numbers moved) below which waking a thread costs more than it saves."""
@@ -42,9 +42,17 @@ def spread(task: Callable[[int, int], object], total: int, work: int) -> None:
         while (i := next(turn)) < pieces:
             task(edges[i], edges[i + 1])
 
-    waiting = [_workers(threads - 1).submit(pull) for _ in range(threads - 1)]
+    together(lambda _: pull(), threads)
+
+
+def together(task: Callable[[int], object], threads: int) -> None:
+    """Run task(0) here and task(1), ..., task(threads - 1) on other threads, but for those that have not begun when task(0) ends.
+
+    An error of a task is raised.
+    """
+    waiting = [_workers(threads - 1).submit(task, i) for i in range(1, threads)]
     try:
-        pull()
+        task(0)
     finally:
         for future in waiting:
             future.cancel() or future.exception()
