@@ -3,7 +3,7 @@
 Tensors in `conca.ops` and `conca.layers` carry their axes as a suffix of their name: `x_BTD` has shape (B, T, D).
 
 B batch, T time, D model width, E inner width, H heads, P head width, N state size, G groups, K key width, V value width,
-R rank, W window, M memories or inputs, O outputs of a linear system.
+R rank, W window, M memories or inputs, O outputs of a linear system, C channels of a convolution, S angles (alone; S_BH.. is a state).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs fitted models: forecasts from every row of a series or from its end, and streams of forecasts or labels, row by row; steps of whole models."""
+"""Runs fitted models: forecasts from every row of a series or from its end, streams of forecasts or labels, steps of whole models."""
 
 from __future__ import annotations
 
