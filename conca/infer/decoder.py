@@ -42,6 +42,7 @@ class Plan:
 
     pieces: tuple[Piece | Mixer[Any], ...]
     ends: bool
+    roots: tuple[nn.Module | None, ...]
     watch: Watch
     dtype: torch.dtype
     stack: bool
@@ -52,7 +53,8 @@ class Decoder(Generic[S]):
 
     States are those of the mixer: they may come from its `forward`, and go back to it; an old one stays valid. Wherever a layer is not
     known, hooked or replaced, gradients are on, or tensors are of another device or precision, that layer's `step` runs. What changes in
-    the model (training, another weight, a hook) is noticed at the next step, unless it was written through `.data`.
+    the model (training, another weight, a hook) is noticed at the next step; what is written through `.data`, or another option of a
+    layer (`eps`), is not.
 
     Args:
         mixer: a stack, or any mixer.
@@ -152,14 +154,16 @@ class Decoder(Generic[S]):
         )
         if not served:
             return None
-        if self._plan is None or not self._plan.watch.unchanged():
+        roots = self.mixer, self.norm, self.head
+        if self._plan is None or self._plan.roots != roots or not self._plan.watch.unchanged():
             self._plan = self._planned()
         return self._plan if self._plan.dtype == x.dtype else None
 
     def _planned(self) -> Plan:
         """Neighbours that are known in one piece, the others by themselves, and the end with the last piece if that is possible."""
-        roots = [module for module in (self.mixer, self.norm, self.head) if module is not None]
-        dtype, watch = precision_of(roots), Watch(roots)
+        roots = self.mixer, self.norm, self.head
+        there = [module for module in roots if module is not None]
+        dtype, watch = precision_of(there), Watch(there)
         stack = type(self.mixer) is Stack and "step" not in vars(self.mixer)
         pieces: list[Piece | Mixer[Any]] = []
         low, kinds = Lowering(self.mixer.d_model, dtype), list[tuple[Any, int, int]]()
@@ -181,5 +185,5 @@ class Decoder(Generic[S]):
         out = finished(low, self.norm, self.head) if kinds else None
         close(0 if out is None else out.room)
         if any(isinstance(piece, Piece) for piece in pieces) and bodies.kernel("program", "cpu") is None:
-            return Plan(tuple(parts), False, watch, dtype, stack)
-        return Plan(tuple(pieces), out is not None, watch, dtype, stack)
+            return Plan(tuple(parts), False, roots, watch, dtype, stack)
+        return Plan(tuple(pieces), out is not None, roots, watch, dtype, stack)

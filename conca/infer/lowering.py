@@ -47,7 +47,8 @@ class Watch:
     """Modules as they were when instructions were made of them: their tensors, parts, hooks, and whether they are in training."""
 
     def __init__(self, roots: Iterable[nn.Module]) -> None:
-        modules = list({id(m): m for root in roots for m in root.modules()}.values())
+        found = {id(m): m for root in roots for m in root.modules()}.values()
+        modules = [m for m in found if isinstance(m._parameters, dict)]  # what is compiled beforehand cannot change
         slots = [(d, k, v) for m in modules for d in (m._parameters, m._buffers, m._modules) for k, v in d.items()]
         self.places, self.keys, self.values = (list(some) for some in zip(*slots)) if slots else ([], [], [])
         self.tensors = [v for v in self.values if isinstance(v, Tensor)]

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from conca.layers.mixer import Mixer, Role, Work
 from conca.layers.options import made
 from conca.layers.precision import without_autocast
+from conca.layers.quantised import linear_row
 from conca.layers.short_conv import ShortConv, ShortConvState
 from conca.layers.time_scales import drawn
 from conca.ops.selective_scan import HOLDS, selective_scan, selective_step
@@ -147,13 +148,13 @@ class Mamba(Mixer[MambaState]):
     def step(self, x: Tensor, state: MambaState, *, elapsed: Tensor | None = None) -> tuple[Tensor, MambaState]:
         """One token: x (B, D)."""
         self._check(state)
-        u_BE, z_BE = self.in_proj(x).chunk(2, -1)
+        u_BE, z_BE = linear_row(self.in_proj, x).chunk(2, -1)
         u_BE, conv = self.conv.step(u_BE, ShortConvState(state.tail_BWE))
         dt_BE, B_BN, C_BN = self._selected(u_BE)
         with without_autocast(x):
             args = u_BE, dt_BE, -self.A_log.exp(), B_BN, C_BN, state.h_BEN
             y_BE, h = selective_step(*args, D_E=self.D, z_BE=z_BE, bias_E=self.dt_bias, softplus=True, hold=self.hold)
-        y: Tensor = self.out_proj(y_BE)
+        y: Tensor = linear_row(self.out_proj, y_BE)
         return y, MambaState(conv.tail_BWD, h)
 
     def parallel(

@@ -25,6 +25,7 @@ from conca.layers.mixer import Mixer, Role, Work
 from conca.layers.norm import GatedNorm
 from conca.layers.options import fitting, made
 from conca.layers.precision import without_autocast
+from conca.layers.quantised import linear_row
 from conca.layers.short_conv import ShortConv, ShortConvState
 from conca.layers.time_scales import drawn
 from conca.ops.duality import duality
@@ -163,7 +164,7 @@ class Mamba2(Mixer[Mamba2State]):
 
     def step(self, x: Tensor, state: Mamba2State, *, elapsed: Tensor | None = None) -> tuple[Tensor, Mamba2State]:
         """One token: x (B, D)."""
-        z, inner, dt = self.in_proj(x).split(self.widths, -1)
+        z, inner, dt = torch.split(linear_row(self.in_proj, x), list(self.widths), -1)
         inner, (tail,) = self.conv.step(inner, ShortConvState(state.tail_BWC))
         with without_autocast(x):
             x_HP, k_GN, q_GN, log_a_H, dt_H = self._read(inner, dt)
@@ -175,7 +176,7 @@ class Mamba2(Mixer[Mamba2State]):
             )
             y = (q[..., None] * S).sum(2) + self.D[:, None] * x_HP
             out = self._gated(y.flatten(1), z)
-        return self.out_proj(out.to(x.dtype)), Mamba2State(tail, S)
+        return linear_row(self.out_proj, out.to(x.dtype)), Mamba2State(tail, S)
 
     def parallel(
         self, x: Tensor, state: Mamba2State, *, lengths: Tensor | None, starts: Tensor | None, elapsed: Tensor | None

@@ -30,6 +30,7 @@ from conca.layers.mixer import Mixer, Role, Work
 from conca.layers.norm import GatedNorm, RMSNorm
 from conca.layers.options import fitting, made
 from conca.layers.precision import without_autocast
+from conca.layers.quantised import linear_row
 from conca.layers.time_scales import drawn
 from conca.ops.gated_skip import gated_skip
 from conca.ops.rotation import PAIRINGS, TURN, Pairing, finest, summed_angles
@@ -216,7 +217,7 @@ class Mamba3(Mixer[Mamba3State]):
 
     def step(self, x: Tensor, state: Mamba3State, *, elapsed: Tensor | None = None) -> tuple[Tensor, Mamba3State]:
         """One token: x (B, D)."""
-        u = self.in_proj(x)
+        u = linear_row(self.in_proj, x)
         with without_autocast(x):
             r, old = self._read(u), self._wide(state)
             steps = finest(r.dt_H)[..., None] * finest(r.rate_S)[:, None]
@@ -228,7 +229,7 @@ class Mamba3(Mixer[Mamba3State]):
             S = S + _written(k, x_RHP, r.now_H)
             y = (q.transpose(1, 2) @ S).transpose(1, 2)
             inner = self._gated(y + self.D[:, None] * x_RHP, r.z_E)
-        return self.out_proj(inner.to(x.dtype)), Mamba3State(turn, S, k, r.x_HP.clone())
+        return linear_row(self.out_proj, inner.to(x.dtype)), Mamba3State(turn, S, k, r.x_HP.clone())
 
     def parallel(
         self, x: Tensor, state: Mamba3State, *, lengths: Tensor | None, starts: Tensor | None, elapsed: Tensor | None

@@ -55,8 +55,8 @@ class _Lookup(Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None]:
         (ids,) = ctx.saved_tensors
         g_BD = g.reshape(-1, ctx.shape[1])
-        waiting = None if torch.is_grad_enabled() else _waiting(ctx)
-        if waiting is not None and waiting.dtype == g.dtype:
+        waiting = _waiting(ctx)
+        if waiting is not None:
             waiting.index_add_(0, ids.flatten(), g_BD)
             return None, None
         return g.new_zeros(ctx.shape).index_add(0, ids.flatten(), g_BD), None

@@ -132,6 +132,8 @@ def test_states_go_between_it_and_the_model():
         lambda d: d.mixer.parts[1].inner.conv.weight.mul_(0.5),
         lambda d: d.mixer.load_state_dict(copy.deepcopy(pattern(WORDS, 12)).state_dict()),
         lambda d: setattr(d.head, "weight", nn.Parameter(torch.randn(11, 12))),
+        lambda d: setattr(d, "head", nn.Linear(12, 3)),
+        lambda d: setattr(d, "norm", None),
         lambda d: setattr(d.mixer.parts[0].norm, "weight", nn.Parameter(torch.rand(12))),
         lambda d: setattr(d.mixer.parts[2].inner.out_proj.weight, "data", torch.randn(12, 24)),
         lambda d: (
@@ -139,7 +141,7 @@ def test_states_go_between_it_and_the_model():
             or setattr(d.mixer.parts[0].inner, "D", nn.Parameter(torch.rand(24)))
         ),
     ],
-    ids=["in place", "convolution", "loaded", "replaced", "norm", "data", "taken away"],
+    ids=["in place", "convolution", "loaded", "replaced", "head", "no norm", "norm", "data", "taken away"],
 )
 def test_changed_weights_are_seen(change):
     decoder = model()
@@ -214,6 +216,8 @@ def test_where_it_is_of_no_use_the_layers_run():
                 decoder.step(x, state)
             with pytest.raises(ValueError, match="the state has 2 rows"):
                 decoder.step(x, decoder.init_state(2))
+            with pytest.raises(ValueError, match="the state is on meta"):
+                decoder.step(x, tree_map(lambda t: t.to("meta"), state))
             with pytest.raises(ValueError, match="expected the state to be"):
                 decoder.step(x, 5)
     assert "program" not in seen
