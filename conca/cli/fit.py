@@ -213,9 +213,11 @@ def learn(
     quiet: bool,
 ) -> None:
     """Fit an estimator, write its run with a report, and print how good it is."""
+    from conca.train.pages import keep_memory
     from conca.train.ranks import first
 
     model, reading = made
+    keep_memory()
     with resumable(out, resume, quiet):
         model.fit(data, out=out, force=force, resume=resume, progress=not quiet, **reading)
     if not first():

@@ -7,6 +7,8 @@ Input and output share the weight (Press and Wolf, 2017), its gradient is gather
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -43,6 +45,15 @@ class Words(nn.Embedding):
             raise ValueError(f"Words: n_words {n_words} and d_model {d_model} must be at least 1")
         self.std = std
         super().__init__(n_words, d_model, device=device, dtype=dtype)
+
+    @classmethod
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True) -> Self:  # type: ignore[override]
+        """The table with these rows (V, D); `freeze`: it is not trained. Raises ValueError for anything but a matrix."""
+        if embeddings.ndim != 2:
+            raise ValueError(f"Words: expected a table (words, width), got {tuple(embeddings.shape)}")
+        words = cls(*embeddings.shape, device=embeddings.device, dtype=embeddings.dtype)
+        words.weight = nn.Parameter(embeddings, requires_grad=not freeze)
+        return words
 
     def reset_parameters(self) -> None:
         """Normal values of standard deviation `std`."""

@@ -63,7 +63,16 @@ class _Lookup(Function):
 
 
 def _waiting(ctx: Any) -> Tensor | None:
-    """The gradient of the table that was announced in this backward pass and still waits."""
+    """The gradient of the table that was announced in this backward pass and still waits.
+
+    Where it lives on only because somebody else holds it (a hook that logs), it no longer waits: autograd has gone on with a sum. Two
+    count it if it waits: autograd, and its Python object.
+    """
     node, slot = ctx.next_functions[0]
     task, place, found = node.metadata.get(KEY, (None, None, None))
-    return found() if (task, place) == (torch._C._current_graph_task_id(), slot) else None
+    if (task, place) != (torch._C._current_graph_task_id(), slot):
+        return None
+    gradient: Tensor | None = found()
+    if gradient is None or gradient._use_count() != 2:  # type: ignore[attr-defined]
+        return None
+    return gradient

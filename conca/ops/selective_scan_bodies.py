@@ -5,6 +5,7 @@ They take what `aligned` gives: everything in one precision, B and C as (B, T or
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -101,7 +102,7 @@ def plain_recurrence(*args: Any) -> Two:
         old = h if a.starts is None else torch.where(a.starts[:, t, None, None], 0, h)
         h = decay * old + fed
         outputs.append(_read(h, a, t))
-    return (torch.stack(outputs, 1) if outputs else a.x.clone()), h.clone()
+    return _ended(torch.stack(outputs, 1) if outputs else a.x.clone(), a), h.clone()
 
 
 def plain_chunked(*args: Any) -> Two:
@@ -117,12 +118,23 @@ def plain_chunked(*args: Any) -> Two:
         states = scan_tree(decay, fed, h, starts=None if a.starts is None else a.starts[:, part])
         outputs.append(_read(states, a, part))
         h = states[:, -1]
-    return (torch.cat(outputs, 1) if outputs else a.x.clone()), h.clone()
+    return _ended(torch.cat(outputs, 1) if outputs else a.x.clone(), a), h.clone()
+
+
+def _live(a: Arguments) -> Maybe:
+    """Which steps are within the lengths: (B, T), None for all."""
+    return None if a.lengths is None else torch.arange(a.x.shape[1], device=a.x.device) < a.lengths[:, None]
+
+
+def _ended(y: Tensor, a: Arguments) -> Tensor:
+    """0 in the padding, where a constant C would go on reading the state."""
+    live = _live(a)
+    return y if live is None else torch.where(live[..., None], y, 0)
 
 
 def _settled(a: Arguments) -> Arguments:
     """dt as the lengths of the steps; in the padding nothing is read or written, and steps are of length 0: the state stays."""
-    live = None if a.lengths is None else torch.arange(a.x.shape[1], device=a.x.device) < a.lengths[:, None]
+    live = _live(a)
 
     def kept(t: Tensor) -> Tensor:
         """0 in the padding."""
@@ -136,14 +148,21 @@ def _settled(a: Arguments) -> Arguments:
 
 
 def _factors(a: Arguments, at: int | slice) -> Two:
-    """exp(dt A), and what is written: dt x B, or with zero-order hold (exp(dt A) - 1) / A x B, whose limit at A = 0 is the same."""
+    """exp(dt A), and what is written: dt x B, with zero-order hold (exp(dt A) - 1) / A x B."""
     dt, x = a.dt[:, at], a.x[:, at]
     rate = dt[..., None] * a.A
-    if not a.zoh:
-        return rate.exp(), (dt * x)[..., None] * _channels(a.B, a, at)
-    still = a.A == 0
-    held = torch.where(still, dt[..., None], torch.expm1(rate) / torch.where(still, 1, a.A))
-    return rate.exp(), held * x[..., None] * _channels(a.B, a, at)
+    fed = (dt * x)[..., None] * _channels(a.B, a, at)
+    return rate.exp(), fed * _growth(rate) if a.zoh else fed
+
+
+def _growth(rate: Tensor) -> Tensor:
+    """(e^v - 1) / v; near v = 0 its series, as the derivatives of the quotient are differences of what is nearly alike."""
+    near = rate.abs() < 0.03
+    small, large = torch.where(near, rate, 0), torch.where(near, 1, rate)
+    series = torch.zeros_like(rate)
+    for n in range(10, 0, -1):
+        series = series * small + 1 / math.factorial(n)
+    return torch.where(near, series, torch.expm1(large) / large)
 
 
 def _channels(t: Tensor, a: Arguments, at: int | slice) -> Tensor:

@@ -151,3 +151,24 @@ def test_it_is_an_embedding_that_trains_is_clipped_and_copied():
         model.words(torch.tensor([V]))
     with pytest.raises(ValueError, match="Words: "):
         Words(0, 3)
+
+
+def test_a_gradient_that_somebody_keeps_and_a_table_with_another_use():
+    """A hook holds on to the head's gradient, and autograd sums it with a third one elsewhere."""
+    words, ids, kept = Words(13, 6), torch.randint(0, 13, (3, 7)), []
+
+    def gradient(hook):
+        loss = words.loss(words(ids), ids)
+        if hook:
+            loss.grad_fn.register_hook(lambda into, out: kept.append(into))
+        return torch.autograd.grad(loss + words.weight.square().sum(), words.weight)[0]
+
+    assert_close(gradient(True), gradient(False))
+
+
+def test_from_a_table():
+    table = torch.randn(5, 3)
+    assert torch.equal(Words.from_pretrained(table)(torch.tensor([4])), table[4:])
+    assert not Words.from_pretrained(table).weight.requires_grad
+    with pytest.raises(ValueError, match="expected a table"):
+        Words.from_pretrained(table[0])

@@ -93,6 +93,7 @@ def test_bodies_agree(shape, hold, dtype):
 def test_grouped_and_constant(kind, hold):
     for width in (6, 96):
         compare(example(2, 70, width, 2, kind), hold=hold, **ragged(2, 70))
+    compare(example(2, 7, 6, 2, kind, extras=False), hold=hold, **ragged(2, 7))
 
 
 def test_many_tasks_and_threads(monkeypatch):
@@ -169,6 +170,24 @@ def test_the_two_holds_meet_where_steps_are_short():
     assert_close(run(selective_scan, args, hold="zoh"), run(selective_scan, args), rtol=1e-4, atol=1e-7)
     still = args | {"A": torch.zeros(4, 3)}
     assert_close(run(selective_scan, still, hold="zoh"), run(selective_scan, still))
+
+
+def test_zero_order_hold_near_no_decay():
+    """d sum(y) / dA has a limit as A goes to 0, and so has its derivative."""
+    ones = torch.ones(1, 3, 1)
+
+    def total(A):
+        y, _ = selective_scan(ones, 0.1 * ones, A, ones, ones, torch.zeros(1, 1, 1), hold="zoh")
+        return y.sum()
+
+    def slopes(value):
+        A = torch.full((1, 1), value, requires_grad=True)
+        (first,) = torch.autograd.grad(total(A), A, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), A)
+        return float(first.detach()), float(second.detach())
+
+    for value in (0.0, -1e-12, -1e-9, -1e-6):
+        assert slopes(value) == pytest.approx((0.07, 0.012), rel=1e-5)
 
 
 def test_constant_b_and_c_are_a_diagonal_state_space():
