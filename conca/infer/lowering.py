@@ -40,6 +40,8 @@ __all__ = ["Lowering", "Watch", "finished", "lowered", "precision_of"]
 Prepared = tuple[Instruction, ...]
 NARROW = (Int8Linear, HalfLinear)
 VERSION, TRAINING = attrgetter("_version"), itemgetter("training")
+OPTIONS = "eps", "activation", "hold", "norm_first", "groups", "decay", "gate"
+"""Attributes of known layers that their numbers depend on."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -55,6 +57,7 @@ class Watch:
         self.counted = [t for t in self.tensors if not t.is_inference()]
         self.owns = [vars(m) for m in modules]
         self.hooks = [vars(m)[name] for m in modules for name in HOOKS]
+        self.options = [(d, key) for d in self.owns for key in OPTIONS if key in d]
         self.hooks += [getattr(registry, f"_global{name}") for name in HOOKS]
         self.facts = self.now()
 
@@ -66,6 +69,7 @@ class Watch:
             list(map(len, self.owns)),
             list(map(TRAINING, self.owns)),
             list(map(len, self.hooks)),
+            [own[key] for own, key in self.options],
         )
 
     def unchanged(self) -> bool:
@@ -213,6 +217,8 @@ def _known(module: nn.Module, dtype: torch.dtype) -> bool:
     kind = type(module)
     own = [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
     if not unobserved(module) or "step" in vars(module) or not all(t.is_cpu and t.is_contiguous() for t in own):
+        return False
+    if any(t.is_inference() for t in own):  # changes of it are not counted
         return False
     if kind is nn.Linear:
         return plain_linear(module) and all(t.dtype == dtype for t in own)

@@ -50,8 +50,10 @@ def total(x: Any, like: Any) -> Any:
 
 @inlined
 def inverse_root(squares: Any, D: int, eps: float, like: Any) -> Any:
-    """1 / sqrt(mean + eps) of a sum of squares over D channels, in the type of `like`."""
+    """1 / sqrt(mean + eps) of a sum of squares over D channels, in the type of `like`; 0 where the sum is infinite."""
     one = like.dtype.type(1)
+    if squares == np.inf:  # a fast root refines its guess with infinity times 0
+        return one - one
     return one / np.sqrt(squares / like.dtype.type(D) + like.dtype.type(eps))
 
 

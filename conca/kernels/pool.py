@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from threading import Lock
 
@@ -50,8 +50,10 @@ def together(task: Callable[[int], object], threads: int) -> None:
 
     An error of a task is raised.
     """
-    waiting = [_workers(threads - 1).submit(task, i) for i in range(1, threads)]
+    waiting: list[Future[object]] = []
     try:
+        for i in range(1, threads):
+            waiting.append(_workers(threads - 1).submit(task, i))
         task(0)
     finally:
         for future in waiting:

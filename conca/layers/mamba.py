@@ -26,7 +26,7 @@ from conca.layers.options import made
 from conca.layers.precision import without_autocast
 from conca.layers.quantised import linear_row
 from conca.layers.short_conv import ShortConv, ShortConvState
-from conca.layers.time_scales import drawn
+from conca.layers.time_scales import drawn, possible
 from conca.ops.selective_scan import HOLDS, selective_scan, selective_step
 from conca.types import nearest
 
@@ -58,7 +58,7 @@ class Steps:
     """These weights are drawn uniformly ("random") or all alike ("constant")."""
 
     def __post_init__(self) -> None:
-        drawn(1, self.dt, 1.0)
+        possible(self.dt)
         if self.init not in ("random", "constant"):
             raise ValueError(f"steps: unknown init {self.init!r}; {nearest(str(self.init), ('random', 'constant'))}")
         for name in ("floor", "scale"):

@@ -27,7 +27,7 @@ from conca.layers.options import fitting, made
 from conca.layers.precision import without_autocast
 from conca.layers.quantised import linear_row
 from conca.layers.short_conv import ShortConv, ShortConvState
-from conca.layers.time_scales import drawn
+from conca.layers.time_scales import drawn, possible
 from conca.ops.duality import duality
 
 __all__ = ["Decay", "Gate", "Mamba2", "Mamba2State"]
@@ -63,7 +63,7 @@ class Decay:
     """dt is clamped between these, always."""
 
     def __post_init__(self) -> None:
-        drawn(1, self.dt, 1.0)
+        possible(self.dt)
         for name, low in (("a", 0.0), ("limit", -1.0)):
             pair = getattr(self, name)
             if not (isinstance(pair, tuple | list) and len(pair) == 2 and low < pair[0] <= pair[1]):

@@ -31,7 +31,7 @@ from conca.layers.norm import GatedNorm, RMSNorm
 from conca.layers.options import fitting, made
 from conca.layers.precision import without_autocast
 from conca.layers.quantised import linear_row
-from conca.layers.time_scales import drawn
+from conca.layers.time_scales import drawn, possible
 from conca.ops.gated_skip import gated_skip
 from conca.ops.rotation import PAIRINGS, TURN, Pairing, finest, summed_angles
 from conca.ops.trapezoid import last_of, taken, trapezoid
@@ -99,7 +99,7 @@ class Decay:
             value = getattr(self, name)
             if not (isinstance(value, float | int) and 0 < value < math.inf):
                 raise ValueError(f"decay: {name} must be positive, got {value!r}")
-        drawn(1, self.dt, 1.0)
+        possible(self.dt)
 
     def of(self, x: Tensor) -> Tensor:
         """A, from what the map reads for it."""

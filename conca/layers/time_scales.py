@@ -8,11 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["drawn"]
+__all__ = ["drawn", "possible"]
 
 
 def drawn(size: int, dt: tuple[float, float], step_rescale: float, **to: Any) -> Tensor:
-    """log dt (size,), uniform between the logarithms of two bounds; `to` has device and dtype.
+    """log dt (size,), uniform between the logarithms of two bounds; `to` has device and dtype. Raises ValueError as `possible` does."""
+    possible(dt, step_rescale)
+    return torch.empty(size, **to).uniform_(math.log(dt[0]), math.log(dt[1]))
+
+
+def possible(dt: tuple[float, float], step_rescale: float = 1.0) -> None:
+    """Look at what time scales are drawn by, without drawing.
 
     Raises:
         ValueError: for bounds that are not two positive numbers in order, and a `step_rescale` that is not positive.
@@ -22,4 +28,3 @@ def drawn(size: int, dt: tuple[float, float], step_rescale: float, **to: Any) ->
         raise ValueError(f"dt must be two positive bounds in order, got {dt}")
     if not (isinstance(step_rescale, float | int) and 0 < step_rescale < math.inf):
         raise ValueError(f"step_rescale must be positive, got {step_rescale}")
-    return torch.empty(size, **to).uniform_(math.log(dt[0]), math.log(dt[1]))

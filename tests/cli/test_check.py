@@ -86,7 +86,7 @@ def test_a_broken_law_is_named_and_the_status_says_so(mine: str, say: Callable) 
 
 
 def test_warm_compiles_every_kernel_first(say: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conca.kernels.warm", lambda: ("scan", "diagonal_ssm"))
+    monkeypatch.setattr("conca.kernels.warm", lambda processes: ("scan", "diagonal_ssm"))
     status, _, err = say("check", "--family", "gatedmlp", "--warm")
     assert (status, err) == (0, "conca: compiled: scan, diagonal_ssm\n")
 

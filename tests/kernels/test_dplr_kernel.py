@@ -49,7 +49,7 @@ def test_dplr(D, N, R, T, dtype):
         near(y, want[0].detach())
         near(last, want[1].detach())
         grads = torch.autograd.grad(want, leaves, (gy, gh))
-        du, *by_row, dh = dplr.backward(u, *factors, saved, ends, fresh, gy, gh)
+        du, *by_row, dh = dplr.backward(u, *factors, h, ends, fresh, saved, gy, gh)
         for got, wanted in zip((du, *(g.sum(0) for g in by_row), dh), grads, strict=True):
             near(got, wanted)
 

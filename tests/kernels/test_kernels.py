@@ -71,7 +71,7 @@ def test_diagonal(D, N, T, dtype):
         near(y, want[0].detach())
         near(last, want[1].detach())
         grads = torch.autograd.grad(want, leaves, (gy, gh))
-        du, *by_row, dh = diagonal.backward(u, a, b, c, saved, ends, fresh, gy, gh)
+        du, *by_row, dh = diagonal.backward(u, a, b, c, h, ends, fresh, saved, gy, gh)
         for got, wanted in zip((du, *(g.sum(0) for g in by_row), dh), grads):
             near(got, wanted)
 

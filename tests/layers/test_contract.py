@@ -1,5 +1,7 @@
 """What the contract itself promises: checks, spellings, precision, padding, states on disk, compilation."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -304,3 +306,13 @@ def test_two_threads_share_a_layer(name):
     assert len(results) == 20
     for y in results:
         torch.testing.assert_close(y, expected)
+
+
+def test_finding_the_families_draws_nothing():
+    """A first look at the layers inside a seeded region must not move what is drawn there."""
+    program = (
+        "import torch; torch.manual_seed(0); before = torch.get_rng_state()\n"
+        "from conca.layers import families; families()\n"
+        "assert torch.equal(before, torch.get_rng_state())"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -113,3 +113,8 @@ def test_warm_leaves_nothing_to_compile():
     norm.warm()
     assert len(norm.forward_tasks.signatures) >= 2
     assert len(norm.backward_tasks.signatures) >= 2
+
+
+def test_squares_that_overflow():
+    x = torch.full((1, 2, 40), 1e25, dtype=torch.float32)
+    assert_close(rms_norm(x, x[0, 0] * 0 + 1, EPS), rms_norm_plain(x, x[0, 0] * 0 + 1, EPS))
