@@ -26,7 +26,7 @@ from conca.layers.options import made
 from conca.layers.precision import without_autocast
 from conca.layers.quantised import linear_row
 from conca.layers.short_conv import ShortConv, ShortConvState
-from conca.layers.time_scales import drawn, possible
+from conca.layers.time_scales import possible, step_biases
 from conca.ops.selective_scan import HOLDS, selective_scan, selective_step
 from conca.types import nearest
 
@@ -117,8 +117,7 @@ class Mamba(Mixer[MambaState]):
         self.x_proj = nn.Linear(E, rank + 2 * d_state, bias=False, **to)
         self.dt_proj = nn.Linear(rank, E, bias=False, **to)
         wide = to | {"dtype": torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)}
-        dt = drawn(E, self.steps.dt, 1.0, **wide).exp().clamp(min=self.steps.floor)
-        self.dt_bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))
+        self.dt_bias = nn.Parameter(step_biases(E, self.steps.dt, self.steps.floor, **wide))
         self.A_log = nn.Parameter(torch.arange(1, d_state + 1, **wide).log().expand(E, -1).clone())
         self.D = nn.Parameter(torch.ones(E, **wide))
         self.out_proj = nn.Linear(E, d_model, bias=bias, **to)

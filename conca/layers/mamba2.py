@@ -27,7 +27,7 @@ from conca.layers.options import fitting, made
 from conca.layers.precision import without_autocast
 from conca.layers.quantised import linear_row
 from conca.layers.short_conv import ShortConv, ShortConvState
-from conca.layers.time_scales import drawn, possible
+from conca.layers.time_scales import possible, step_biases
 from conca.ops.duality import duality
 
 __all__ = ["Decay", "Gate", "Mamba2", "Mamba2State"]
@@ -139,8 +139,7 @@ class Mamba2(Mixer[Mamba2State]):
         self.conv = ShortConv(self.widths[1], d_conv=d_conv, **to)
         wide = to | {"dtype": torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)}
         self.A_log = nn.Parameter(torch.empty(H, **wide).uniform_(*self.decay.a).log())
-        dt = drawn(H, self.decay.dt, 1.0, **wide).exp().clamp(min=self.decay.dt_floor)
-        self.dt_bias = nn.Parameter(dt + (-torch.expm1(-dt)).log())
+        self.dt_bias = nn.Parameter(step_biases(H, self.decay.dt, self.decay.dt_floor, **wide))
         self.D = nn.Parameter(torch.ones(H, **wide))
         norm: dict[str, Any] = {"groups": n_groups, "eps": self.gate.eps, "norm_first": self.gate.norm_first}
         self.norm = GatedNorm(E, **norm, **to) if self.gate.norm else None

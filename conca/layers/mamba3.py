@@ -31,7 +31,7 @@ from conca.layers.norm import GatedNorm, RMSNorm
 from conca.layers.options import fitting, made
 from conca.layers.precision import without_autocast
 from conca.layers.quantised import linear_row
-from conca.layers.time_scales import drawn, possible
+from conca.layers.time_scales import possible, step_biases
 from conca.ops.gated_skip import gated_skip
 from conca.ops.rotation import PAIRINGS, TURN, Pairing, finest, summed_angles
 from conca.ops.trapezoid import last_of, taken, trapezoid
@@ -184,8 +184,7 @@ class Mamba3(Mixer[Mamba3State]):
     def _start(self, norm: bool, to: dict[str, Any]) -> None:
         """The parameters of the recurrence."""
         H, R, N, P = self.n_heads, self.rank, self.d_state, self.d_head
-        dt = drawn(H, self.decay.dt, 1.0, **to).exp().clamp(min=self.decay.dt_floor)
-        self.dt_bias = nn.Parameter(dt + (-torch.expm1(-dt)).log())
+        self.dt_bias = nn.Parameter(step_biases(H, self.decay.dt, self.decay.dt_floor, **to))
         self.D = nn.Parameter(torch.ones(H, **to))
         self.B_norm, self.C_norm = RMSNorm(N, eps=1e-5, **to), RMSNorm(N, eps=1e-5, **to)
         self.B_bias, self.C_bias = (nn.Parameter(torch.ones(H, R, N, **to)) for _ in range(2))

@@ -8,13 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["drawn", "possible"]
+__all__ = ["drawn", "possible", "step_biases"]
 
 
 def drawn(size: int, dt: tuple[float, float], step_rescale: float, **to: Any) -> Tensor:
     """log dt (size,), uniform between the logarithms of two bounds; `to` has device and dtype. Raises ValueError as `possible` does."""
     possible(dt, step_rescale)
     return torch.empty(size, **to).uniform_(math.log(dt[0]), math.log(dt[1]))
+
+
+def step_biases(size: int, dt: tuple[float, float], floor: float, **to: Any) -> Tensor:
+    """Numbers (size,) whose softplus is a time scale: log-uniform between two bounds, and at least `floor`. Raises as `drawn`."""
+    steps = drawn(size, dt, 1.0, **to).exp().clamp(min=floor)
+    return steps + torch.log(-torch.expm1(-steps))
 
 
 def possible(dt: tuple[float, float], step_rescale: float = 1.0) -> None:

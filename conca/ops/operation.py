@@ -175,6 +175,8 @@ def _functions(name: str, outputs: int, kept: int, backward: int) -> tuple[type[
         return [other if t is None else t for t, other in zip(ctx.saved_tensors, ctx.others)]
 
     class Backward(Function):
+        """The backward kernel; its own derivative is that of the plain body's vjp."""
+
         generate_vmap_rule = True
 
         @staticmethod
@@ -193,6 +195,8 @@ def _functions(name: str, outputs: int, kept: int, backward: int) -> tuple[type[
             return (*found[:place], *([None] * kept), *found[place:])
 
     class Forward(Function):
+        """The forward kernel, whose derivative is the backward one."""
+
         generate_vmap_rule = True
 
         @staticmethod
