@@ -18,6 +18,7 @@ from torch import Tensor
 
 from conca.kernels.compiled import compiled, inlined
 from conca.kernels.lanes import (
+    accumulate,
     add,
     div,
     evens,
@@ -55,12 +56,6 @@ def reciprocal(a: Any, b: Any, y: Any, x: Any, one: Any) -> Any:
     re, im = fnma(fnma(x, b, y), fma(x, b, y), mul(p, p)), mul(x, add(q, q))
     inverse = div(one, fma(re, re, mul(im, im)))
     return mul(re, inverse), mul(im, inverse)
-
-
-@inlined
-def accumulate(x: Any, i: int, value: Any) -> None:
-    """Add to a vector in memory."""
-    store(x, i, add(load(x, i), value))
 
 
 @inlined

@@ -17,7 +17,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from conca.kernels.compiled import compiled, inlined
-from conca.kernels.lanes import add, fma, fnma, load, load_first, mul, scratch, splat, store, store_first, width
+from conca.kernels.lanes import (
+    accumulate,
+    fma,
+    fnma,
+    load,
+    load_first,
+    mul,
+    scratch,
+    splat,
+    store,
+    store_first,
+    width,
+)
 from conca.kernels.pool import spread
 from conca.kernels.views import array, ragged, rows
 from conca.ops.diagonal_bodies import CHUNK
@@ -139,12 +151,6 @@ def forward_tasks(
             for s in range(size):
                 store_first(y, (r * T + t0 + s) * D + e, load(out, s * W), lanes)
         clear(y, (r * T + length) * D + e, D, T - length, lanes)
-
-
-@inlined
-def accumulate(x: Any, i: int, value: Any) -> None:
-    """Add to a vector in memory."""
-    store(x, i, add(load(x, i), value))
 
 
 @inlined

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from conca.kernels.compiled import compiled, inlined
-from conca.kernels.diagonal import accumulate, advance, blocks_of, clear, cut, fetch, modes_of, six, tasks_of
-from conca.kernels.lanes import add, fma, fnma, load, mul, scratch, splat, store, store_first, width
+from conca.kernels.diagonal import advance, blocks_of, clear, cut, fetch, modes_of, six, tasks_of
+from conca.kernels.lanes import accumulate, add, fma, fnma, load, mul, scratch, splat, store, store_first, width
 from conca.kernels.pool import spread
 from conca.kernels.views import array, ragged, rows
 from conca.ops.diagonal_bodies import CHUNK

@@ -20,6 +20,7 @@ from numba.core.datamodel import models
 from conca.kernels.compiled import inlined, maker
 
 __all__ = [
+    "accumulate",
     "add",
     "add_halves",
     "div",
@@ -376,3 +377,9 @@ def add_halves(array: Any, offset: Any, lanes: Any) -> None:
     if CHECKED and (offset < 0 or offset + width(array) // 2 > array.size):
         raise IndexError("lanes out of bounds")
     raw_add_halves(array, offset, lanes)
+
+
+@inlined
+def accumulate(array: Any, offset: Any, lanes: Any) -> None:
+    """Add to a vector in memory."""
+    store(array, offset, add(load(array, offset), lanes))

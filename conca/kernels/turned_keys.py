@@ -15,6 +15,7 @@ from torch import Tensor
 from conca.kernels.compiled import compiled, inlined
 from conca.kernels.lane_circle import cosine, eighth, quarters, sine
 from conca.kernels.lanes import (
+    accumulate,
     add,
     fma,
     fnma,
@@ -112,12 +113,6 @@ def forward_tasks(
                     at, b, o = ((t * R + r) * G + h * G // H) * N, (h * R + r) * N, ((t * R + r) * H + h) * N
                     turn(q, at, q_bias, b, e, S, N, paired, one, q_out, o)
                     turn(k, at, k_bias, b, e, S, N, paired, w, k_out, o)
-
-
-@inlined
-def accumulate(x: Any, i: int, value: Any) -> None:
-    """Add to a vector in memory."""
-    store(x, i, add(load(x, i), value))
 
 
 @inlined
