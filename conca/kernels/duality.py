@@ -2,7 +2,8 @@
 
 A task is some heads of a group in one row. It goes through the chunks with its states at hand, backward in turn, from the states
 that were kept. The scores q k^T of a chunk are computed once for all heads of a task. The mask of decays M_ts = a_{s+1} .. a_t arises
-row by row, each row the one before times a_t, so it forgets exactly; what decays from chunk to chunk is summed in float64. The
+row by row, each row the one before times a_t, so it forgets exactly; what decays from chunk to chunk is summed in float64. A start
+cuts a chunk: what comes after it begins with a state that is set to 0, so nothing passes a start, not even what is not finite. The
 gradient of a decay is a sum over the paths through its step, each counted where it stands: differences of larger sums would leave
 noise where it is 0.
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from conca.kernels.compiled import compiled
 from conca.kernels.duality_parts import (
     added,
+    anew,
     cleared,
     fetch,
     keep,
@@ -29,8 +31,10 @@ from conca.kernels.duality_parts import (
     row_sums,
     scaled,
     scaled_rows,
+    since,
     suffixes,
     through,
+    upto,
     weighted,
 )
 from conca.kernels.lanes import scratch, width
@@ -67,18 +71,22 @@ def forward_tasks(
         h0 += g * per
         for h in range(heads):
             fetch(S, ((b * H + h0 + h) * K) * V, V, 0, K, 1, V, state, h * Kp * Vp, Vp)
-        for t0 in range(0, length, L):
-            size = min(L, length - t0)
+        t0 = size = 0
+        while t0 + size < length:
+            t0 += size
+            size, fresh = upto(starts, b, t0, length, L) - t0, anew(starts, b, t0)
             rows = size * R
             wide = padded(rows, W)
             fetch(q, b * qs[0] + t0 * qs[1] + g * qs[3], qs[1], qs[2], size, R, K, Q, 0, Kp)
             fetch(k, b * ks[0] + t0 * ks[1] + g * ks[3], ks[1], ks[2], size, R, K, X, 0, Kp)
             transposed(X, 0, Kp, XT, 0, Mp, wide, Kp, room)
-            cleared(A, rows * Mp)
+            cleared(A, 0, rows * Mp)
             product(Q, 0, Kp, 1, XT, 0, Mp, A, 0, Mp, rows, wide, K, COLUMNS, R)
             for h in range(heads):
                 head, s0 = h0 + h, h * Kp * Vp
-                if kept > 0:
+                if fresh:
+                    cleared(state, s0, Kp * Vp)
+                elif kept > 0:
                     place = b * kept + (t0 // L * H + head) * Vp * Kp
                     transposed(state, s0, Vp, saved, place, Kp, Kp, Vp, room)
                 fetch(v, b * vs[0] + t0 * vs[1] + head * vs[3], vs[1], vs[2], size, R, V, v1, 0, Vp)
@@ -86,7 +94,7 @@ def forward_tasks(
                 masks(
                     log_a, (b * T + t0) * H + head, H, starts, b, t0, size, R, m, reach, rest, A, P, Mp, False, A, A, strict,
                 )  # fmt: skip
-                cleared(out, rows * Vp)
+                cleared(out, 0, rows * Vp)
                 product(Q, 0, Kp, 1, state, s0, Vp, out, 0, Vp, rows, Vp, K, FULL, R)
                 scaled_rows(out, reach, size, R, Vp)
                 product(P, 0, Mp, 1, v1, 0, Vp, out, 0, Vp, rows, Vp, rows, BELOW, R)
@@ -124,17 +132,19 @@ def backward_tasks(
         h0 += g * per
         for h in range(heads):
             fetch(dS, ((b * H + h0 + h) * K) * V, V, 0, K, 1, V, state, h * Kp * Vp, Vp)
-        for t0 in range((length - 1) // L * L, -1, -L):
-            size = min(L, length - t0)
+        t0 = length
+        while t0 > 0:
+            stop, t0 = t0, since(starts, b, t0, L)
+            size, fresh = stop - t0, anew(starts, b, t0)
             rows = size * R
             wide = padded(rows, W)
             fetch(q, b * qs[0] + t0 * qs[1] + g * qs[3], qs[1], qs[2], size, R, K, Q, 0, Kp)
             fetch(k, b * ks[0] + t0 * ks[1] + g * ks[3], ks[1], ks[2], size, R, K, X, 0, Kp)
             transposed(X, 0, Kp, XT, 0, Mp, wide, Kp, room)
             for x in (A, dA):
-                cleared(x, rows * Mp)
+                cleared(x, 0, rows * Mp)
             for x in (dQ, dX):
-                cleared(x, rows * Kp)
+                cleared(x, 0, rows * Kp)
             product(Q, 0, Kp, 1, XT, 0, Mp, A, 0, Mp, rows, wide, K, COLUMNS, R)
             for h in range(heads):
                 head, s0 = h0 + h, h * Kp * Vp
@@ -142,13 +152,13 @@ def backward_tasks(
                 weighted(v1, weight, (b * T + t0) * H + head, H, size, R, Vp)
                 fetch(gy, b * gs[0] + t0 * gs[1] + head * gs[3], gs[1], gs[2], size, R, V, g1, 0, Vp)
                 transposed(v1, 0, Vp, vt, 0, Mp, wide, Vp, room)
-                cleared(dP, rows * Mp)
+                cleared(dP, 0, rows * Mp)
                 product(g1, 0, Vp, 1, vt, 0, Mp, dP, 0, Mp, rows, wide, V, COLUMNS, R)
                 masks(
                     log_a, (b * T + t0) * H + head, H, starts, b, t0, size, R, m, reach, rest, A, P, Mp, True, dP, dA, strict,
                 )  # fmt: skip
                 paths(P, dP, Mp, size, R, acc, da, (b * T + t0) * H + head, H)
-                cleared(out, rows * Vp)
+                cleared(out, 0, rows * Vp)
                 product(X, 0, Kp, 1, state, s0, Vp, out, 0, Vp, rows, Vp, K, FULL, R)
                 scaled_rows(out, rest, size, R, Vp)
                 row_sums(out, v1, size, R, Vp, begins, 0, 1)
@@ -158,16 +168,21 @@ def backward_tasks(
                     row_sums(out, vt, size, R, Vp, dw, (b * T + t0) * H + head, H)
                     weighted(out, weight, (b * T + t0) * H + head, H, size, R, Vp)
                 keep(out, 0, Vp, dv, b * ds[0] + t0 * ds[1] + head * ds[3], ds[1], ds[2], size, R, V)
+                scaled_rows(v1, rest, size, R, Vp)
+                transposed(state, s0, Vp, turned, 0, Kp, Kp, Vp, room)
+                product(v1, 0, Vp, 1, turned, 0, Kp, dX, 0, Kp, rows, Kp, V, FULL, R)
+                if fresh:
+                    ends[:size] = 0
+                    suffixes(ends, begins, 0.0, size, da, (b * T + t0) * H + head, H)
+                    cleared(state, s0, Kp * Vp)
+                    continue
                 scaled_rows(g1, reach, size, R, Vp)
-                cleared(one, rows * Kp)
+                cleared(one, 0, rows * Kp)
                 place = b * kept + (t0 // L * H + head) * Vp * Kp
                 product(g1, 0, Vp, 1, saved, place, Kp, one, 0, Kp, rows, Kp, V, FULL, R)
                 row_sums(one, Q, size, R, Kp, ends, 0, 1)
                 added(dQ, one, rows * Kp)
-                scaled_rows(v1, rest, size, R, Vp)
-                transposed(state, s0, Vp, turned, 0, Kp, Kp, Vp, room)
-                product(v1, 0, Vp, 1, turned, 0, Kp, dX, 0, Kp, rows, Kp, V, FULL, R)
-                whole = through(turned, saved, place, Vp * Kp) * reach[size - 1]
+                whole = float(through(turned, saved, place, Vp * Kp) * reach[size - 1])
                 suffixes(ends, begins, whole, size, da, (b * T + t0) * H + head, H)
                 scaled(state, s0, Kp * Vp, reach[size - 1])
                 product(Q, 0, 1, Kp, g1, 0, Vp, state, s0, Vp, K, Vp, rows, FULL, R)

@@ -16,6 +16,7 @@ from conca.kernels.tiles import alone
 
 __all__ = [
     "added",
+    "anew",
     "cleared",
     "fetch",
     "keep",
@@ -25,8 +26,10 @@ __all__ = [
     "row_sums",
     "scaled",
     "scaled_rows",
+    "since",
     "suffixes",
     "through",
+    "upto",
     "weighted",
 ]
 
@@ -38,10 +41,35 @@ def padded(size: int, lanes: int) -> int:
 
 
 @inlined
-def cleared(x: Any, size: int) -> None:
+def anew(starts: Any, b: int, t: int) -> bool:
+    """Whether the state is set to 0 before step t."""
+    return bool(starts.shape[1] > 0 and starts[b, t])
+
+
+@inlined
+def upto(starts: Any, b: int, t: int, length: int, L: int) -> int:
+    """Where the chunk that begins at t ends: at a multiple of L, at the next start, or with the row."""
+    end = min(t // L * L + L, length)
+    t += 1
+    while t < end and not anew(starts, b, t):
+        t += 1
+    return min(t, end)
+
+
+@inlined
+def since(starts: Any, b: int, end: int, L: int) -> int:
+    """Where the chunk that ends at `end` began."""
+    t, first = end - 1, (end - 1) // L * L
+    while t > first and not anew(starts, b, t):
+        t -= 1
+    return t
+
+
+@inlined
+def cleared(x: Any, start: int, size: int) -> None:
     """Zeros in whole vectors."""
     zero = splat(x.dtype.type(0))
-    for i in range(0, size, width(x)):
+    for i in range(start, start + size, width(x)):
         store(x, i, zero)
 
 
@@ -124,9 +152,7 @@ def keep(x: Any, o: int, wide: int, out: Any, start: int, ts: int, rs: int, step
 @inlined
 def decay(log_a: Any, i: int, starts: Any, b: int, t: int) -> float:
     """The logarithm of a decay, minus infinity at a start."""
-    if starts.shape[1] > 0 and starts[b, t]:
-        return -np.inf
-    return float(log_a[i])
+    return -np.inf if anew(starts, b, t) else float(log_a[i])
 
 
 @inlined
@@ -151,7 +177,7 @@ def masks(
     size = padded(steps * R, W)
     tiny = m.dtype.type(2.0**-86 if W == 16 else 2.0**-960)
     up, down, zero, far = splat(tiny), splat(-tiny), splat(m.dtype.type(0)), 0.0
-    cleared(m, size)
+    cleared(m, 0, size)
     for t in range(steps):
         now = decay(log_a, i0 + t * step, starts, b, t0 + t)
         far += now
@@ -181,7 +207,7 @@ def paths(P: Any, dP: Any, wide: int, steps: int, R: int, acc: Any, da: Any, i0:
     """The gradient into the logarithm of a_t from within the chunk: the sum of P dP over outputs from t on and writings before t."""
     alone()
     W = width(P)
-    cleared(acc, padded(steps * R, W))
+    cleared(acc, 0, padded(steps * R, W))
     for t in range(steps - 1, -1, -1):
         before = t * R
         for j in range(before * wide, (before + R) * wide, wide):

@@ -121,10 +121,8 @@ class Mamba(Mixer[MambaState]):
         self.A_log = nn.Parameter(torch.arange(1, d_state + 1, **wide).log().expand(E, -1).clone())
         self.D = nn.Parameter(torch.ones(E, **wide))
         self.out_proj = nn.Linear(E, d_model, bias=bias, **to)
-        bound, size = 1 / math.sqrt(d_conv), self.steps.scale / math.sqrt(rank)
+        size = self.steps.scale / math.sqrt(rank)
         with torch.no_grad():
-            if self.conv.bias is not None:
-                self.conv.bias.uniform_(-bound, bound)
             if self.steps.init == "random":
                 self.dt_proj.weight.uniform_(-size, size)
             else:

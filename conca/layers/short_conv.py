@@ -8,7 +8,7 @@ The depthwise convolution of H3 (Fu et al., 2022) and Mamba (Gu and Dao, 2023); 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ class ShortConvState(NamedTuple):
 
 
 class ShortConv(Mixer[ShortConvState]):
-    """Depthwise causal convolution of width `d_conv`.
+    """Depthwise causal convolution of width `d_conv`; weight and bias start as those of `torch.nn.Conv1d`, uniform within 1 / sqrt(W) of 0.
 
     Args:
         d_model: number of channels.
@@ -56,8 +56,9 @@ class ShortConv(Mixer[ShortConvState]):
         super().__init__()
         self.d_model, self.d_conv, self.activation = d_model, d_conv, activation
         bound = 1 / math.sqrt(d_conv)
-        self.weight = nn.Parameter(torch.empty(d_model, d_conv, device=device, dtype=dtype).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.zeros(d_model, device=device, dtype=dtype)) if bias else None
+        to: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.weight = nn.Parameter(torch.empty(d_model, d_conv, **to).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(d_model, **to).uniform_(-bound, bound)) if bias else None
 
     @classmethod
     def samples(cls) -> tuple[Self, ...]:

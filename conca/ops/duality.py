@@ -47,6 +47,7 @@ def duality(
     y has the dtype of v, the state float32 or that of the widest argument.
     lengths (B,) integers: past the length of a row y is 0 and the state stays what it was after the last valid token; what stands
     there may be anything, NaN too, and gets gradient 0. starts (B, T) bool: the state is set to 0 before that step.
+    What is not finite (and not padding) reaches all of its chunk in its row and head, but passes no start in the kernels.
     Decays may be 0 (log_a minus infinity). Raises BadInput where the shapes do not fit.
     """
     dtype = v_BTRHV.dtype

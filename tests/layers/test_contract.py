@@ -1,5 +1,6 @@
 """What the contract itself promises: checks, spellings, precision, padding, states on disk, compilation."""
 
+import itertools
 import subprocess
 import sys
 import threading
@@ -95,14 +96,22 @@ def test_a_pruned_layer_moves():
     weight_norm(small(), "c").to(torch.float64)(torch.randn(2, 3, 4))
 
 
-def test_a_packed_sequence_does_not_feel_the_nan_of_another():
-    x, starts = torch.randn(1, 6, 4), torch.zeros(1, 6, dtype=torch.bool)
-    x[0, 1, 0], starts[0, 3] = torch.nan, True
-    for options in ({}, {"elapsed": torch.ones(1, 6)}):
-        y, state = small()(x, starts=starts, **options)
-        assert torch.isfinite(y[0, 3:]).all()
-        assert torch.isfinite(state.h_BDN2).all()
-        assert y[0, 1:3].isnan().any()
+@pytest.mark.parametrize("name", [name for name, family in families().items() if family.resets])
+def test_a_packed_sequence_does_not_feel_the_nan_of_another(name):
+    starts = torch.zeros(2, 150, dtype=torch.bool)
+    starts[0, [20, 64, 130]] = True
+    for mixer in families()[name].samples():
+        x = torch.randn(2, 150, mixer.d_model)
+        poisoned = x.clone()
+        poisoned[0, 30:50] = torch.nan
+        times = [{}, {"elapsed": torch.ones(2, 150)}] if mixer.timed else [{}]
+        with torch.no_grad():
+            for form, options in itertools.product((mixer, mixer.recurrent), times):
+                want, last = form(x, starts=starts, **options)
+                got, end = form(poisoned, starts=starts, **options)
+                got[0, 20:64] = want[0, 20:64]
+                torch.testing.assert_close(got, want)
+                torch.testing.assert_close(list(leaves(end)), list(leaves(last)))
 
 
 def test_a_state_of_another_kind_or_place_is_refused():

@@ -322,6 +322,42 @@ def test_what_is_not_finite_stays_in_its_head_and_row(body):
     assert y.isfinite().all()
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("function", [duality, duality_recurrence])
+def test_what_is_not_finite_passes_no_start(function, rank, weighted):
+    starts = torch.zeros(2, 200, dtype=torch.bool)
+    starts[0, [20, 64, 100, 101]] = True
+    pieces = [(0, 20), (20, 64), (64, 100), (100, 101), (101, 200)]
+    clean = example(2, 200, rank, 1, 3, 4, 5)
+    grow = torch.randn_like(clean[2])
+
+    def slopes(args):
+        y, last = function(*args[:5], starts=starts, weight=args[5] if weighted else None)
+        grads = torch.autograd.grad((y * grow).sum() + last.sum(), args[: 5 + weighted])
+        return [t.detach() for t in (y, last, *grads)]
+
+    clean.append(torch.rand(2, 200, 3, dtype=torch.float64, requires_grad=True))
+    want = slopes(clean)
+    for bad in pieces:
+        args = [t.detach().clone() for t in clean]
+        for t in (*args[:4], args[5]):
+            t[0, bad[0] : bad[1]] = torch.nan
+        if bad[0] == 0:
+            args[4][0] = torch.nan
+        got = slopes([t.requires_grad_() for t in args])
+        for begin, end in pieces:
+            if (begin, end) != bad:
+                for i in (0, 2, 3, 4, 5, *[7] * weighted):
+                    assert_close(got[i][0, begin:end], want[i][0, begin:end])
+        for found, wanted in zip(got, want):
+            assert_close(found[1], wanted[1])
+        if bad[1] != 200:
+            assert_close(got[1], want[1])
+        if bad[0] != 0:
+            assert_close(got[6], want[6])
+
+
 @pytest.mark.parametrize("wrong", [*NAMES, "weight", "lengths", "starts"])
 def test_shapes_that_do_not_fit(wrong):
     args = dict(zip(NAMES, example(2, 5, 1, 2, 4, 3, 2, grad=False)))
