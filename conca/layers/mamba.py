@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
-from conca.layers.options import made
+from conca.layers.options import made, whole
 from conca.layers.precision import without_autocast
 from conca.layers.quantised import linear_row
 from conca.layers.short_conv import ShortConv, ShortConvState
@@ -107,7 +107,7 @@ class Mamba(Mixer[MambaState]):
         if hold not in HOLDS:
             raise ValueError(f"Mamba: unknown hold {hold!r}; {nearest(str(hold), HOLDS)}")
         rank = -(-d_model // 16) if dt_rank is None else dt_rank
-        if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        if not whole(rank):
             raise ValueError(f"Mamba: dt_rank must be a whole number from 1 on, got {dt_rank!r}")
         self.d_model, self.d_inner, self.d_state, self.dt_rank, self.hold = d_model, E, d_state, rank, hold
         self.steps = made(Steps, steps, "steps")

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
 from conca.layers.norm import GatedNorm
-from conca.layers.options import fitting, made
+from conca.layers.options import heads, made
 from conca.layers.precision import without_autocast
 from conca.layers.quantised import linear_row
 from conca.layers.short_conv import ShortConv, ShortConvState
@@ -31,9 +31,6 @@ from conca.layers.time_scales import possible, step_biases
 from conca.ops.duality import duality
 
 __all__ = ["Decay", "Gate", "Mamba2", "Mamba2State"]
-
-HEAD = 64
-"""Width of a head where nothing is said, if it divides the inner width."""
 
 Read = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -122,17 +119,10 @@ class Mamba2(Mixer[Mamba2State]):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(expand, bool) or not isinstance(expand, int) or expand < 1:
-            raise ValueError(f"Mamba2: expand must be a whole number from 1 on, got {expand!r}")
         self.decay, self.gate = made(Decay, decay, "decay"), made(Gate, gate, "gate")
         self.d_model, self.d_state, self.n_groups = d_model, d_state, n_groups
-        self.d_inner = E = expand * d_model
-        self.d_head = P = d_head or fitting(HEAD, E)
-        self.n_heads = H = E // P
-        if E % P:
-            raise ValueError(f"Mamba2: d_head {P} does not divide expand * d_model = {E}; {fitting(P, E)} does")
-        if H % n_groups:
-            raise ValueError(f"Mamba2: n_groups {n_groups} does not divide the {H} heads; {fitting(n_groups, H)} does")
+        self.d_head, self.n_heads = P, H = heads("Mamba2", d_model, expand, d_head, n_groups)
+        self.d_inner = E = P * H
         to: dict[str, Any] = {"device": device, "dtype": dtype}
         self.widths = (E, E + 2 * n_groups * d_state, H)
         self.in_proj = nn.Linear(d_model, sum(self.widths), bias=bias, **to)

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
 from conca.layers.norm import GatedNorm, RMSNorm
-from conca.layers.options import fitting, made
+from conca.layers.options import heads, made, whole
 from conca.layers.precision import without_autocast
 from conca.layers.quantised import linear_row
 from conca.layers.time_scales import possible, step_biases
@@ -42,8 +42,6 @@ __all__ = ["Decay", "Mamba3", "Mamba3State", "Rotation"]
 
 ACTIVATIONS = ("heavy-tail", "softplus")
 FRACTIONS = (0.5, 1.0)
-HEAD = 64
-"""Width of a head where nothing is said, if it divides the inner width."""
 
 
 class Mamba3State(NamedTuple):
@@ -160,19 +158,13 @@ class Mamba3(Mixer[Mamba3State]):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (("expand", expand), ("rank", rank)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"Mamba3: {name} must be a whole number from 1 on, got {value!r}")
+        if not whole(rank):
+            raise ValueError(f"Mamba3: rank must be a whole number from 1 on, got {rank!r}")
         self.rotation, self.decay = made(Rotation, rotation, "rotation"), made(Decay, decay, "decay")
         self.pairing: Pairing = self.rotation.pairing or ("neighbours" if rank == 1 else "halves")
         self.d_model, self.d_state, self.rank, self.n_groups = d_model, d_state, rank, n_groups
-        self.d_inner = E = expand * d_model
-        self.d_head = P = d_head or fitting(HEAD, E)
-        self.n_heads = H = E // P
-        if E % P:
-            raise ValueError(f"Mamba3: d_head {P} does not divide expand * d_model = {E}; {fitting(P, E)} does")
-        if H % n_groups:
-            raise ValueError(f"Mamba3: n_groups {n_groups} does not divide the {H} heads; {fitting(n_groups, H)} does")
+        self.d_head, self.n_heads = P, H = heads("Mamba3", d_model, expand, d_head, n_groups)
+        self.d_inner = E = P * H
         self.n_angles = int(d_state * self.rotation.fraction) // 2
         BC = n_groups * rank * d_state
         self.widths = (E, E, BC, BC, H, H, H, self.n_angles)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, final
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from conca.layers.options import whole
 from conca.layers.rows import inside, segments, stairs
 from conca.layers.states import batch_of, leaves, tree_map, where
 from conca.types import S, State, nearest
@@ -79,7 +79,7 @@ class Mixer(nn.Module, Generic[S]):
     def __new__(cls, *first: Any, **options: Any) -> Self:
         known = inspect.signature(cls.__init__).parameters
         for name, value in (*zip([*known][1:2], first), *options.items()):
-            if name in WHOLE and value is not None and not _whole(value):
+            if name in WHOLE and value is not None and not whole(value):
                 raise ValueError(f"{cls.__name__}: {name} must be a whole number from 1 on, got {value!r}")
         if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
             for name in options:
@@ -284,11 +284,6 @@ class Mixer(nn.Module, Generic[S]):
 
         super()._apply(guarded, recurse)  # type: ignore[no-untyped-call]
         return self
-
-
-def _whole(value: object) -> bool:
-    """Whether it is a whole number from 1 on (NumPy's are; True is none)."""
-    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) > 0
 
 
 def _guarded_step(step: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,14 +1,18 @@
-"""Options of layers: small groups of them that may be written as a dict, and sizes that fit."""
+"""Options of layers: small groups of them that may be written as a dict, sizes that fit, and heads."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any, TypeVar
 
 from conca.types import nearest
 
-__all__ = ["fitting", "made"]
+__all__ = ["fitting", "heads", "made", "whole"]
+
+HEAD = 64
+"""Width of a head where nothing is said, if it divides the inner width."""
 
 O = TypeVar("O")  # noqa: E741
 
@@ -33,3 +37,30 @@ def fitting(size: int, whole: int) -> int:
     (48, 4)
     """
     return next(n for n in range(min(size, whole), 0, -1) if whole % n == 0)
+
+
+def whole(value: object) -> bool:
+    """Whether it is a whole number from 1 on (NumPy's are; True is none)."""
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) > 0
+
+
+def heads(layer: str, d_model: int, expand: int, d_head: int | None, n_groups: int) -> tuple[int, int]:
+    """Width and number of the heads on an inner width of expand * d_model; a width of None is 64, or the widest below it that fits.
+
+    Raises ValueError for an `expand` that is no whole number, heads that do not divide the inner width, and groups that do not divide
+    the heads.
+    """
+    if not whole(expand):
+        raise ValueError(f"{layer}: expand must be a whole number from 1 on, got {expand!r}")
+    inner = expand * d_model
+    width = d_head or fitting(HEAD, inner)
+    if inner % width:
+        raise ValueError(
+            f"{layer}: d_head {width} does not divide expand * d_model = {inner}; {fitting(width, inner)} does"
+        )
+    number = inner // width
+    if number % n_groups:
+        raise ValueError(
+            f"{layer}: n_groups {n_groups} does not divide the {number} heads; {fitting(n_groups, number)} does"
+        )
+    return width, number
