@@ -71,9 +71,8 @@ def _(v: Tensor, w: Tensor, y: Tensor, x: Tensor, rank: int) -> Tensor:
 
 
 @_cauchy.register_vmap
-def _(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-    (sums,), _ = rows_of_all(lambda *each: (_cauchy(*each),), info.batch_size, dims, args, (2, 3, 4))
-    return sums, 0
+def _(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+    return rows_of_all(_cauchy, info.batch_size, dims, args, (2, 3, 4))
 
 
 @torch.library.custom_op("conca::cauchy_backward", mutates_args=())
@@ -89,7 +88,7 @@ def _(v: Tensor, w: Tensor, y: Tensor, x: Tensor, g: Tensor, rank: int) -> Pair:
 
 
 @_cauchy_backward.register_vmap
-def _(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+def _(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
     return rows_of_all(_cauchy_backward, info.batch_size, dims, args, (2, 3, 5))
 
 

@@ -166,7 +166,7 @@ def _(x: Tensor, w: Tensor, target: Tensor, scale: Tensor | None, ignore: int, w
 
 
 @_pieces.register_vmap
-def _(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+def _(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
     return rows_of_all(_pieces, info.batch_size, dims, args, tuple(range(len(args))))
 
 

@@ -15,7 +15,7 @@ from torch.autograd import Function
 
 from conca.ops import bodies
 
-__all__ = ["apply", "axes", "fold", "has_kernel", "opened", "plain_wanted", "raised", "real_of", "rows_of_all"]
+__all__ = ["apply", "has_kernel", "opened", "plain_wanted", "raised", "real_of", "rows_of_all"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,29 +65,32 @@ def real_of(dtype: torch.dtype) -> torch.dtype:
     return _REAL.get(dtype, dtype)
 
 
-def fold(size: int, tensor: Tensor, dim: int | None, into: int) -> Tensor:
-    """Put the batch axis of a vmap before axis `into` of `tensor` and merge the two; unbatched tensors are repeated."""
-    batched = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-    return batched.movedim(0, into).flatten(into, into + 1)
-
-
-def axes(dims: Sequence[int | None], positions: Sequence[int]) -> bool:
-    """Whether vmap batches any of the arguments at `positions`."""
-    return any(dims[i] is not None for i in positions)
-
-
 def rows_of_all(
-    op: Any, size: int, dims: tuple[int | None, ...], args: tuple[Any, ...], shared: tuple[int, ...]
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """A vmapped axis joins the rows; where it is on a `shared` argument, which has no rows, the op runs once for each."""
-    if axes(dims, shared):
-        each = [op(*(t if d is None else t.select(d, i) for t, d in zip(args, dims))) for i in range(size)]
-        results = tuple(torch.stack(t) for t in zip(*each))
+    op: Any, size: int, dims: Sequence[int | None], args: Sequence[Any], shared: Sequence[int]
+) -> tuple[Any, Any]:
+    """What the vmap rule of `op` gives: its results, and where their batch axis is.
+
+    That axis joins the rows; where it is on a `shared` argument, which has no rows, the op runs once for each.
+    """
+    if any(dims[i] is not None for i in shared):
+        each = [_all(op(*(t if d is None else t.select(d, i) for t, d in zip(args, dims)))) for i in range(size)]
+        results = [torch.stack(t) for t in zip(*each)]
     else:
         keep = [i in shared or args[i] is None for i in range(len(args))]
-        folded = op(*(t if k else fold(size, t, d, 0) for t, d, k in zip(args, dims, keep)))
-        results = tuple(t.unflatten(0, (size, -1)) for t in folded)
-    return results, (0,) * len(results)
+        folded = op(*(t if k else _folded(size, t, d) for t, d, k in zip(args, dims, keep)))
+        results = [t.unflatten(0, (size, -1)) for t in _all(folded)]
+    return (results[0], 0) if len(results) == 1 else (tuple(results), (0,) * len(results))
+
+
+def _folded(size: int, tensor: Tensor, dim: int | None) -> Tensor:
+    """The batch axis of a vmap joined with the rows of `tensor`; an unbatched one is repeated."""
+    batched = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    return batched.flatten(0, 1)
+
+
+def _all(found: Any) -> Sequence[Any]:
+    """The results of an op, of which one is not in a tuple."""
+    return (found,) if isinstance(found, Tensor) else found
 
 
 def apply(function: type[Function], *args: Any) -> Any:

@@ -94,10 +94,8 @@ class Operation:
         op.register_fake(fake)
         flag = (len(_parts(", ".join(arguments))) - 1,) if arguments[-1] == "bool save" else ()
 
-        def rule(info: Any, dims: tuple[int | None, ...], *args: Any) -> Any:
-            every = (lambda *a: (op(*a),)) if results == 1 else op
-            outputs, places = rows_of_all(every, info.batch_size, dims, args, (*self.shared, *flag))
-            return (outputs[0], places[0]) if results == 1 else (outputs, places)
+        def rule(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+            return rows_of_all(op, info.batch_size, dims, args, (*self.shared, *flag))
 
         op.register_vmap(rule)
         return op

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from conca.ops import bodies
-from conca.ops.doors import apply, fold, has_kernel, opened, raised
+from conca.ops.doors import apply, has_kernel, opened, raised, rows_of_all
 from conca.types import BadInput
 
 __all__ = ["scan", "scan_doubling", "scan_recurrence", "scan_tree"]
@@ -165,9 +165,8 @@ def _(a: Tensor, x: Tensor, h: Tensor, lengths: Maybe, starts: Maybe) -> Tensor:
 
 
 @_scan.register_vmap
-def _(info: Any, dims: tuple[int | None, ...], *tensors: Maybe) -> tuple[Tensor, int]:
-    states = _scan(*_folded(info.batch_size, tensors, dims))
-    return states.unflatten(0, (info.batch_size, -1)), 0
+def _(info: Any, dims: tuple[int | None, ...], *args: Maybe) -> tuple[Any, Any]:
+    return rows_of_all(_scan, info.batch_size, dims, args, ())
 
 
 @torch.library.custom_op("conca::scan_backward", mutates_args=())
@@ -185,15 +184,8 @@ def _(a: Tensor, h: Tensor, states: Tensor, g: Tensor, lengths: Maybe, starts: M
 
 
 @_scan_backward.register_vmap
-def _(info: Any, dims: tuple[int | None, ...], *tensors: Maybe) -> tuple[Triple, tuple[int, int, int]]:
-    da, dx, dh = _scan_backward(*_folded(info.batch_size, tensors, dims))
-    shape = (info.batch_size, -1)
-    return (da.unflatten(0, shape), dx.unflatten(0, shape), dh.unflatten(0, shape)), (0, 0, 0)
-
-
-def _folded(size: int, tensors: tuple[Maybe, ...], dims: tuple[int | None, ...]) -> list[Maybe]:
-    """The vmapped axis joined with the rows, which all arguments have."""
-    return [None if t is None else fold(size, t, d, 0) for t, d in zip(tensors, dims)]
+def _(info: Any, dims: tuple[int | None, ...], *args: Maybe) -> tuple[Any, Any]:
+    return rows_of_all(_scan_backward, info.batch_size, dims, args, ())
 
 
 class _Scan(Function):
