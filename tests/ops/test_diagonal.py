@@ -1,15 +1,11 @@
 """The diagonal state space: three bodies and the door agree, on rows that end early and begin anew; derivatives; transforms."""
 
-from contextlib import nullcontext
-from itertools import product
-
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.library import opcheck
 from torch.testing import assert_close
 
-from conca.ops.bodies import plain_bodies
 from conca.ops.diagonal import (
     _operation,
     diagonal_ssm,
@@ -21,13 +17,7 @@ from conca.types import BadInput
 
 SHAPES = [(2, 5, 3, 2), (1, 1, 1, 1), (1, 63, 17, 1), (2, 64, 16, 3), (3, 65, 33, 2), (2, 130, 5, 4), (4, 20, 8, 5)]
 EMPTY = [(2, 0, 3, 2), (0, 4, 3, 2), (2, 3, 0, 2), (2, 3, 4, 0)]
-RAGGED = list(product([False, True], [False, True]))
-
-
-@pytest.fixture(params=["kernel", "plain"], autouse=True)
-def body(request):
-    with plain_bodies() if request.param == "plain" else nullcontext():
-        yield request.param
+pytestmark = pytest.mark.usefixtures("body")
 
 
 def example(B, T, D, N, dtype=torch.float64, *, grad=True):
@@ -41,39 +31,17 @@ def example(B, T, D, N, dtype=torch.float64, *, grad=True):
     return [t.requires_grad_(grad) for t in args]
 
 
-def ragged(B, T, lengths, starts):
-    options = {}
-    if lengths:
-        options["lengths"] = torch.randint(0, T + 1, (B,))
-    if starts:
-        options["starts"] = torch.rand(B, T) < 0.2
-    return options
-
-
-def gradients(function, args, options, weights):
-    y, last = function(*args, **options)
-    loss = (y * weights[0]).sum() + (last * weights[1]).real.sum()
-    return y, last, *torch.autograd.grad(loss, args, materialize_grads=True)
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize(("lengths", "starts"), RAGGED)
 @pytest.mark.parametrize("shape", SHAPES + EMPTY)
-def test_bodies_agree(shape, lengths, starts, dtype):
-    args, options = example(*shape, dtype), ragged(*shape[:2], lengths, starts)
+def test_bodies_agree(shape, ragged, dtype, agree):
+    args, options = example(*shape, dtype), ragged(*shape[:2])
     weights = torch.randn_like(args[0]), torch.randn_like(args[4])
-    want = gradients(diagonal_ssm_recurrence, args, options, weights)
-    bodies = [diagonal_ssm, diagonal_ssm_chunked] + ([] if options else [diagonal_ssm_convolution])
-    for body in bodies:
-        for got, wanted in zip(gradients(body, args, options, weights), want):
-            scale = max(float(wanted.detach().abs().max()), 1.0) if wanted.numel() else 1.0
-            close = {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 2e-5 * scale}
-            assert_close(got, wanted, **close)
+    bodies = diagonal_ssm_recurrence, diagonal_ssm, diagonal_ssm_chunked, diagonal_ssm_convolution
+    agree(bodies[: 3 if options else 4], args, options, weights)
 
 
-@pytest.mark.parametrize(("lengths", "starts"), RAGGED)
-def test_first_and_second_derivatives(lengths, starts):
-    args, options = example(2, 5, 3, 2), ragged(2, 5, lengths, starts)
+def test_first_and_second_derivatives(ragged):
+    args, options = example(2, 5, 3, 2), ragged(2, 5)
 
     def door(*args):
         return diagonal_ssm(*args, **options)
@@ -166,9 +134,8 @@ def test_vmap_over_parameters_and_lengths():
     assert_close(got, tuple(map(torch.stack, zip(*(diagonal_ssm(u, a, b, c, h, lengths=n) for n in ends)))))
 
 
-def test_the_inner_operations_pass_opcheck(body):
-    if body == "plain":
-        return
+@pytest.mark.parametrize("body", ["kernel"], indirect=True)
+def test_the_inner_operations_pass_opcheck():
     u, a, b, c, h = example(2, 5, 3, 2, grad=False)
     ends, fresh = torch.tensor([1, 3]), torch.rand(2, 5) < 0.5
     opcheck(_operation.forward, (u, a, b, c, h, None, None, True))
@@ -227,13 +194,11 @@ def test_real_modes_are_complex_ones_with_no_imaginary_part():
 
 
 @pytest.mark.parametrize("zero", ["a", "b", "c"])
-def test_modes_of_zero(zero):
+def test_modes_of_zero(zero, agree):
     args = dict(zip("uabch", example(2, 70, 3, 2)))
     args[zero] = torch.zeros_like(args[zero]).requires_grad_()
     weights = torch.randn_like(args["u"]), torch.randn_like(args["h"])
-    want = gradients(diagonal_ssm_recurrence, list(args.values()), {}, weights)
-    for got, wanted in zip(gradients(diagonal_ssm, list(args.values()), {}, weights), want):
-        assert_close(got, wanted)
+    agree([diagonal_ssm_recurrence, diagonal_ssm], list(args.values()), {}, weights)
 
 
 def test_what_is_not_finite_stays_in_its_channel_and_row():

@@ -1,6 +1,5 @@
 """The decaying memory of matrices: its bodies agree, on rows that end early and begin anew; derivatives; transforms; extreme decays."""
 
-from contextlib import nullcontext
 from itertools import product
 
 import pytest
@@ -10,7 +9,6 @@ from torch.library import opcheck
 from torch.testing import assert_close
 
 from conca.kernels import pool
-from conca.ops.bodies import plain_bodies
 from conca.ops.duality import (
     _operation,
     _room,
@@ -36,14 +34,7 @@ EMPTY = [
     (2, 3, 1, 2, 2, 0, 2),
     (1, 3, 1, 1, 2, 3, 0),
 ]
-RAGGED = list(product([False, True], [False, True]))
 NAMES = ("q", "k", "v", "log_a", "S")
-
-
-@pytest.fixture(params=["kernel", "plain"])
-def body(request):
-    with plain_bodies() if request.param == "plain" else nullcontext():
-        yield request.param
 
 
 def example(B, T, R, G, H, K, V, dtype=torch.float64, *, grad=True):
@@ -53,51 +44,30 @@ def example(B, T, R, G, H, K, V, dtype=torch.float64, *, grad=True):
     return [t.requires_grad_(grad) for t in args]
 
 
-def ragged(B, T, lengths, starts):
-    options = {}
-    if lengths:
-        options["lengths"] = torch.randint(0, T + 1, (B,))
-    if starts:
-        options["starts"] = torch.rand(B, T) < 0.2
-    return options
-
-
-def gradients(function, args, options, weights):
-    y, last = function(*args, **options)
-    loss = (y * weights[0]).sum() + (last * weights[1]).sum()
-    leaves = [*args, options["weight"]] if "weight" in options else args
-    return y, last, *torch.autograd.grad(loss, leaves, materialize_grads=True)
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("strict", "weighted"), [(False, False), (True, False), (False, True)])
-@pytest.mark.parametrize(("lengths", "starts"), RAGGED)
 @pytest.mark.parametrize("shape", SHAPES + EMPTY)
-def test_bodies_agree(shape, lengths, starts, strict, weighted, dtype, monkeypatch):
+def test_bodies_agree(shape, ragged, strict, weighted, dtype, monkeypatch, agree):
     monkeypatch.setattr(pool, "SMALL", 0)
     torch.set_num_threads(3)
-    args, options = example(*shape, dtype), ragged(*shape[:2], lengths, starts) | {"strict": strict}
+    args, options = example(*shape, dtype), ragged(*shape[:2]) | {"strict": strict}
     if weighted:
         options["weight"] = torch.randn_like(args[3]).requires_grad_()
     weights = torch.randn_like(args[2]), torch.randn_like(args[4])
-    want = gradients(duality_recurrence, args, options, weights)
 
     def in_chunks_of_seven(*args, **options):
         return duality_chunked(*args, size=7, **options)
 
-    for function in (duality, duality_chunked, in_chunks_of_seven, duality_quadratic):
-        for got, wanted in zip(gradients(function, args, options, weights), want):
-            scale = max(float(wanted.detach().abs().max()), 1.0) if wanted.numel() else 1.0
-            close = {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 2e-5 * scale}
-            assert_close(got, wanted, **close)
+    bodies = duality_recurrence, duality, duality_chunked, in_chunks_of_seven, duality_quadratic
+    agree(bodies, args, options, weights)
 
 
 @pytest.mark.parametrize(
-    ("lengths", "starts", "strict"), [(False, False, False), (True, True, False), (True, True, True)]
+    ("ragged", "strict"), [((False, False), False), ((True, True), False), ((True, True), True)], indirect=["ragged"]
 )
-def test_first_and_second_derivatives(lengths, starts, strict, body):
-    args, options = example(2, 4, 2, 1, 2, 2, 3), ragged(2, 4, lengths, starts) | {"strict": strict}
-    args += [] if lengths else [torch.randn(2, 4, 2, requires_grad=True)]
+def test_first_and_second_derivatives(ragged, strict, body):
+    args, options = example(2, 4, 2, 1, 2, 2, 3), ragged(2, 4) | {"strict": strict}
+    args += [] if "lengths" in options else [torch.randn(2, 4, 2, requires_grad=True)]
 
     def door(*args):
         return duality(*args[:5], weight=args[5] if len(args) > 5 else None, **options)
@@ -184,7 +154,7 @@ def test_a_small_decay_after_a_large_one_is_kept():
 
 
 @pytest.mark.parametrize("big", [16000.0, torch.inf])
-def test_extreme_decays_in_single_precision(big, body):
+def test_extreme_decays_in_single_precision(big, body, gradients):
     q, k, v, log_a, S = example(2, 150, 1, 1, 3, 4, 5, torch.float32, grad=False)
     log_a = torch.where(torch.rand_like(log_a) < 0.1, -big, -1e-5 * torch.rand_like(log_a))
     log_a[:, :, 1] = -1e-6
@@ -198,7 +168,7 @@ def test_extreme_decays_in_single_precision(big, body):
     assert (found[5][log_a == -big] == 0).all()
 
 
-def test_a_hundred_thousand_steps_in_single_precision():
+def test_a_hundred_thousand_steps_in_single_precision(gradients):
     q, k, v, _, S = example(1, 100_000, 1, 1, 3, 2, 3, torch.float32, grad=False)
     log_a = -torch.tensor([1e-6, 1e-4, 0.1]) * torch.rand(1, 100_000, 3)
     args = [q, k, v, log_a.float(), S]
@@ -273,7 +243,7 @@ def test_compiled():
     torch._dynamo.reset()
 
 
-def test_awkward_memory(body):
+def test_awkward_memory(body, gradients):
     q, k, v, log_a, S = example(4, 60, 2, 2, 6, 8, 6, grad=False)
     q, k, v = q[::2, ::3, :, :1, 1::2], k[::2, 1::3, :, 1:, ::2], v[::2, ::3, :, 1:4, ::2]
     log_a, S = log_a[:1, ::3, ::2].expand(2, -1, -1), S[:1, ::2, :4, 3:].expand(2, -1, -1, -1)
@@ -303,7 +273,7 @@ def test_half_precision_in_and_out_single_inside(half, body):
     assert_close(last, state)
 
 
-def test_the_number_of_threads_changes_no_bit(monkeypatch):
+def test_the_number_of_threads_changes_no_bit(monkeypatch, gradients):
     monkeypatch.setattr(pool, "SMALL", 0)
     args = example(2, 70, 1, 1, 9, 5, 3)
     weights = torch.randn_like(args[2]), torch.randn_like(args[4])

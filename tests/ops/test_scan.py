@@ -1,25 +1,17 @@
 """The first-order scan: three bodies, derivatives of any order, transforms, and inputs that are awkward."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.library import opcheck
 from torch.testing import assert_close
 
-from conca.ops.bodies import plain_bodies
 from conca.ops.scan import _scan, _scan_backward, scan, scan_doubling, scan_recurrence, scan_tree
 from conca.types import BadInput
 
 WIDE = (torch.float64, torch.complex128)
 SHAPES = [(2, 5, 3), (1, 1, 1), (3, 63, 16), (2, 64, 17), (2, 65, 33), (1, 7, 200), (5, 130, 1)]
-
-
-@pytest.fixture(params=["kernel", "plain"], autouse=True)
-def body(request):
-    with plain_bodies() if request.param == "plain" else nullcontext():
-        yield request.param
+pytestmark = pytest.mark.usefixtures("body")
 
 
 def example(B, T, E, dtype, *, grad=True):
@@ -136,9 +128,8 @@ def test_a_start_drops_a_state_that_is_not_finite():
     assert dh.tolist() == [[0, 0]]
 
 
-def test_the_gradient_to_a_constant_needs_no_room_for_time(body):
-    if body == "plain":
-        return
+@pytest.mark.parametrize("body", ["kernel"], indirect=True)
+def test_the_gradient_to_a_constant_needs_no_room_for_time():
     large = set()
 
     class Record(torch.utils._python_dispatch.TorchDispatchMode):
@@ -215,9 +206,8 @@ def test_transforms(dtype):
 
 
 @pytest.mark.parametrize("dtype", WIDE)
-def test_the_inner_operations_pass_opcheck(body, dtype):
-    if body == "plain":
-        return
+@pytest.mark.parametrize("body", ["kernel"], indirect=True)
+def test_the_inner_operations_pass_opcheck(dtype):
     a, x, h = example(2, 5, 3, dtype, grad=False)
     ragged = torch.tensor([3, 5]), torch.rand(2, 5) < 0.5
     for extra in ((None, None), ragged):

@@ -1,7 +1,5 @@
 """The selective scan: bodies and door agree, also with grouped and constant B and C, gate, both holds, rows that end or begin anew."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
@@ -9,7 +7,6 @@ from torch.library import opcheck
 from torch.testing import assert_close
 
 from conca.kernels import pool
-from conca.ops.bodies import plain_bodies
 from conca.ops.selective_scan import (
     _operation,
     selective_scan,
@@ -20,12 +17,7 @@ from conca.ops.selective_scan_bodies import aligned
 from conca.types import BadInput
 
 NAMES = ("x", "dt", "A", "B", "C", "h", "D_E", "z_BTE", "bias_E")
-
-
-@pytest.fixture(params=["kernel", "plain"], autouse=True)
-def body(request):
-    with plain_bodies() if request.param == "plain" else nullcontext():
-        yield request.param
+pytestmark = pytest.mark.usefixtures("body")
 
 
 def example(B, T, E, N, kind="shared", dtype=torch.float64, *, extras=True, grad=True):

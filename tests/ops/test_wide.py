@@ -1,23 +1,15 @@
 """The wide state space: its own gradient is that of the composition, of any order, in one piece of memory less."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from conca.ops.bodies import plain_bodies
 from conca.ops.wide import _dot, wide_ssm, wide_ssm_plain
 
 CASES = [{}, {"lengths": torch.tensor([5, 0, 3])}, {"starts": torch.rand(3, 5, generator=torch.Generator()) < 0.4}]
 CASES.append(CASES[1] | CASES[2])
-
-
-@pytest.fixture(params=["kernel", "plain"], autouse=True)
-def body(request):
-    with plain_bodies() if request.param == "plain" else nullcontext():
-        yield request.param
+pytestmark = pytest.mark.usefixtures("body")
 
 
 def example(T=5, D=3, P=2, outputs=None, dtype=torch.float64):
