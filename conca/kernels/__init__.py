@@ -55,7 +55,7 @@ def _loader(module: str, name: str) -> bodies.Body:
 def warm(processes: int = 1) -> tuple[str, ...]:
     """Compile every kernel in every precision, or load it from disk; the names of the operations that have one here.
 
-    Several processes share the work (the compiler of one runs on one core), and leave it on disk, from where this one loads it.
+    Several processes share the work (the compiler of one runs on one core), and leave it on disk, whence a first use loads it.
     Raises ImportError where Numba is missing.
     """
     modules = sorted({module for module, _ in _WHERE.values()})
@@ -63,8 +63,9 @@ def warm(processes: int = 1) -> tuple[str, ...]:
         fresh = import_module("multiprocessing").get_context("spawn")
         with import_module("concurrent.futures").ProcessPoolExecutor(processes, mp_context=fresh) as pool:
             list(pool.map(_warmed, modules))
-    for module in modules:
-        _warmed(module)
+    else:
+        for module in modules:
+            _warmed(module)
     return tuple(_WHERE)
 
 

@@ -127,9 +127,7 @@ def backward_tasks(
     ends, begins = np.empty(L, dv.dtype), np.empty(L, dv.dtype)
     for task in range(first, end):
         b, g, part = task // (G * parts), task // parts % G, task % parts
-        h0 = part * HEADS
-        heads, length = min(HEADS, per - h0), lengths[b]
-        h0 += g * per
+        heads, length, h0 = min(HEADS, per - part * HEADS), lengths[b], g * per + part * HEADS
         for h in range(heads):
             fetch(dS, ((b * H + h0 + h) * K) * V, V, 0, K, 1, V, state, h * Kp * Vp, Vp)
         t0 = length

@@ -14,7 +14,8 @@ from numba import types
 from numba.core.caching import IndexDataCacheFile
 from torch.testing import assert_close
 
-from conca.kernels import compiled
+from conca.kernels import compiled, diagonal, dplr, warm
+from conca.kernels import scan as scans
 from conca.ops import bodies
 from conca.ops.diagonal import diagonal_ssm, diagonal_ssm_recurrence
 from conca.ops.scan import scan, scan_recurrence
@@ -152,6 +153,12 @@ def test_without_numba_operations_are_right(monkeypatch):
     a, state = torch.rand(3, 2).to(torch.complex128), torch.zeros(2, 3, 2, dtype=torch.complex128)
     assert_close(diagonal_ssm(x, a, a, a, state), diagonal_ssm_recurrence(x, a, a, a, state))
     scan(x, x, h).sum().backward()
+
+
+def test_warm_compiles_all():
+    assert {"scan", "scan_backward", "diagonal_ssm", "diagonal_ssm_backward", "dplr_ssm"} <= set(warm())
+    kernels = [kernel for module in (scans, diagonal, dplr) for kernel in (module.forward_tasks, module.backward_tasks)]
+    assert all(len(kernel.signatures) == 2 for kernel in kernels)
 
 
 def test_registering_imports_nothing_heavy():

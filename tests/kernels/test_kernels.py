@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from conca.kernels import diagonal, dplr, pool, warm
+from conca.kernels import diagonal, pool
 from conca.kernels import scan as scans
 from conca.kernels.views import array, rows
 from conca.ops.diagonal import CHUNK, diagonal_ssm, diagonal_ssm_chunked, diagonal_ssm_recurrence
@@ -114,12 +114,6 @@ def test_nothing_is_copied_that_need_not_be():
     pair = rows(torch.randn(3, 1, 4, dtype=torch.complex64).expand(3, 5, 4))
     assert (pair.row, pair.time, pair.flat.size) == (8, 0, 3 * 8)
     assert array(x[:, :, ::2]).flags.c_contiguous
-
-
-def test_warm_compiles_all():
-    assert {"scan", "scan_backward", "diagonal_ssm", "diagonal_ssm_backward", "dplr_ssm"} <= set(warm())
-    kernels = [kernel for module in (scans, diagonal, dplr) for kernel in (module.forward_tasks, module.backward_tasks)]
-    assert all(len(kernel.signatures) == 2 for kernel in kernels)
 
 
 def test_memory_of_training_is_linear_in_time_and_free_of_states():
