@@ -28,7 +28,7 @@ class BadInput(ValueError):
     """Something a user gave cannot be used; the message is one line: what is wrong, where, and what to do."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: object, known: Iterable[str]) -> str:
     """What to add to an error about an unknown `word`: the nearest known one, else all of them.
 
     >>> nearest("s4", ["s4d", "lstm"])
@@ -36,5 +36,5 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """
     known = sorted(known)
     lower = {name.lower(): name for name in reversed(known)}
-    close = get_close_matches(word.lower(), lower, n=1, cutoff=0.5)
+    close = get_close_matches(str(word).lower(), lower, n=1, cutoff=0.5)
     return f"did you mean '{lower[close[0]]}'?" if close else "known: " + ", ".join(known)

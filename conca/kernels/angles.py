@@ -33,7 +33,8 @@ def forward_tasks(
     for task in range(first, end):
         b, part = task // parts, task % parts
         for t in range(T):
-            begin, live = starts.shape[1] > 0 and starts[b, t], t < lengths[b]
+            live = t < lengths[b]
+            begin = live and starts.shape[1] > 0 and starts[b, t]
             for h in range(H * part // parts, H * (part + 1) // parts):
                 angle, to = last[b, h], out[b, t, h]
                 if begin:
@@ -58,7 +59,8 @@ def backward_tasks(
     for task in range(first, end):
         b, part = task // parts, task % parts
         for t in range(T - 1, -1, -1):
-            begin, live, sums = starts.shape[1] > 0 and starts[b, t], t < lengths[b], drate[b, part, t]
+            live, sums = t < lengths[b], drate[b, part, t]
+            begin = live and starts.shape[1] > 0 and starts[b, t]
             sums[:] = 0
             for h in range(H * part // parts, H * (part + 1) // parts):
                 G, into = dangle[b, h], g[b, t, h]

@@ -122,7 +122,7 @@ def forward(x: Tensor, w: Tensor, bias: Tensor | None, scale: Tensor | None) -> 
 
 def flat(t: Tensor) -> Array:
     """All elements; those of bfloat16 as int16."""
-    t = t.detach()
+    t = t.detach().resolve_neg()
     return (t.view(torch.int16) if t.dtype == torch.bfloat16 else t).view(-1).numpy()
 
 

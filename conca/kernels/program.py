@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from conca.kernels.compiled import compiled, inlined
 from conca.kernels.lane_math import exp2, fill, silu, softplus
 from conca.kernels.lanes import (
@@ -28,6 +26,7 @@ from conca.kernels.lanes import (
     width,
 )  # fmt: skip
 from conca.kernels.narrow import total
+from conca.kernels.norm import inverse_root
 from conca.kernels.one_row import products, sums
 from conca.kernels.region import finish, operand, take, wait
 
@@ -45,7 +44,7 @@ def norm(x: Any, i: int, weight: Any, gate: Any, k: int, y: Any, j: int, D: int,
         for e in range(g * size, (g + 1) * size, W):
             v = load_first(x, i + e, min(W, (g + 1) * size - e))
             squares = fma(v, v, squares)
-        scale = splat(y.dtype.type(1 / np.sqrt(total(squares) / y.dtype.type(size) + y.dtype.type(eps))))
+        scale = splat(inverse_root(total(squares), size, eps, y))
         for e in range(g * size, (g + 1) * size, W):
             lanes = min(W, (g + 1) * size - e)
             v = mul(mul(load_first(x, i + e, lanes), scale), load_first(weight, e, lanes))

@@ -45,5 +45,5 @@ def rows(t: Tensor) -> Rows:
 def ragged(shape: Sequence[int], lengths: Tensor | None, starts: Tensor | None) -> tuple[Array, Array]:
     """Lengths (B,) within 0..T of rows of a shape (B, T, ...), and starts (B, T), or (B, 0) where there are none."""
     B, T = shape[:2]
-    ends = torch.full((B,), T) if lengths is None else lengths.clamp(0, T)
+    ends = torch.full((B,), T) if lengths is None else lengths.to(torch.int64).clamp(0, T)
     return array(ends), array(torch.empty(B, 0, dtype=torch.bool) if starts is None else starts)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
-from conca.layers.options import made, whole
+from conca.layers.options import made, positive, whole
 from conca.layers.precision import without_autocast
 from conca.layers.quantised import linear_row
 from conca.layers.short_conv import ShortConv, ShortConvState
@@ -61,9 +61,7 @@ class Steps:
         possible(self.dt)
         if self.init not in ("random", "constant"):
             raise ValueError(f"steps: unknown init {self.init!r}; {nearest(str(self.init), ('random', 'constant'))}")
-        for name in ("floor", "scale"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"steps: {name} must be positive, got {getattr(self, name)!r}")
+        positive("steps", floor=self.floor, scale=self.scale)
 
 
 class Mamba(Mixer[MambaState]):

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
 from conca.layers.norm import GatedNorm
-from conca.layers.options import heads, made
+from conca.layers.options import heads, made, positive
 from conca.layers.precision import without_autocast
 from conca.layers.quantised import linear_row
 from conca.layers.short_conv import ShortConv, ShortConvState
@@ -61,17 +61,20 @@ class Decay:
 
     def __post_init__(self) -> None:
         possible(self.dt)
-        for name, low in (("a", 0.0), ("limit", -1.0)):
-            pair = getattr(self, name)
-            if not (isinstance(pair, tuple | list) and len(pair) == 2 and low < pair[0] <= pair[1]):
+        for name, pair in (("a", self.a), ("limit", self.limit)):
+            if not (isinstance(pair, tuple | list) and len(pair) == 2 and 0 <= pair[0] <= pair[1]):
                 raise ValueError(f"decay: {name} must be two bounds in order, not below 0, got {pair!r}")
-        if not self.dt_floor > 0:
-            raise ValueError(f"decay: dt_floor must be positive, got {self.dt_floor!r}")
+        positive("decay: bounds of a", low=self.a[0], high=self.a[1])
+        positive("decay", dt_floor=self.dt_floor)
 
 
 @dataclass(frozen=True)
 class Gate:
-    """How what is read from the memory meets its gate."""
+    """How what is read from the memory meets its gate.
+
+    Raises:
+        ValueError: for an eps that is not positive.
+    """
 
     norm: bool = True
     """Whether there is a norm."""
@@ -79,6 +82,9 @@ class Gate:
     """The norm comes before the gate, norm(y) * silu(z), in place of norm(y * silu(z))."""
     eps: float = 1e-5
     """What the norm adds to the mean of squares."""
+
+    def __post_init__(self) -> None:
+        positive("gate", eps=self.eps)
 
 
 class Mamba2(Mixer[Mamba2State]):

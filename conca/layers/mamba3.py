@@ -28,9 +28,10 @@ from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
 from conca.layers.norm import GatedNorm, RMSNorm
-from conca.layers.options import heads, made, whole
+from conca.layers.options import heads, made, positive, whole
 from conca.layers.precision import without_autocast
 from conca.layers.quantised import linear_row
+from conca.layers.states import where
 from conca.layers.time_scales import possible, step_biases
 from conca.ops.gated_skip import gated_skip
 from conca.ops.rotation import PAIRINGS, TURN, Pairing, finest, summed_angles
@@ -93,10 +94,7 @@ class Decay:
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"decay: unknown activation {self.activation!r}; {nearest(self.activation, ACTIVATIONS)}")
-        for name in ("floor", "dt_floor"):
-            value = getattr(self, name)
-            if not (isinstance(value, float | int) and 0 < value < math.inf):
-                raise ValueError(f"decay: {name} must be positive, got {value!r}")
+        positive("decay", floor=self.floor, dt_floor=self.dt_floor)
         possible(self.dt)
 
     def of(self, x: Tensor) -> Tensor:
@@ -229,6 +227,8 @@ class Mamba3(Mixer[Mamba3State]):
         u = self.in_proj(x)
         with without_autocast(x):
             r, old = self._read(u), self._wide(state)
+            if starts is not None:  # else gradients of what is not finite in it would be 0 times that
+                old = where(starts[:, 0], self._wide(self.init_state(x.shape[0])), old)
             turn, angle = summed_angles(r.dt_H, r.rate_S, old.angle_BHS, lengths=lengths, starts=starts)
             weight = taken(r.now_H, r.late_H, lengths=lengths, starts=starts)
             biases = self.C_bias, self.B_bias

@@ -34,7 +34,7 @@ FOREIGN = {
 _kinds: WeakKeyDictionary[nn.Module, type[Any]] = WeakKeyDictionary()
 
 WHOLE = "d_model", "d_state", "d_conv", "n_heads", "d_head", "n_groups", "window", "channels", "copies"
-"""Options that are whole numbers from 1 on, or None."""
+"""Options that are whole numbers from 1 on, or None where that is what they are if nothing is said."""
 
 
 class Role(NamedTuple):
@@ -79,7 +79,8 @@ class Mixer(nn.Module, Generic[S]):
     def __new__(cls, *first: Any, **options: Any) -> Self:
         known = inspect.signature(cls.__init__).parameters
         for name, value in (*zip([*known][1:2], first), *options.items()):
-            if name in WHOLE and value is not None and not whole(value):
+            wanted = name in known and known[name].default is not None
+            if name in WHOLE and not whole(value) and (wanted or value is not None):
                 raise ValueError(f"{cls.__name__}: {name} must be a whole number from 1 on, got {value!r}")
         if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
             for name in options:
@@ -258,9 +259,10 @@ class Mixer(nn.Module, Generic[S]):
                 raise ValueError(f"{name}: expected {word} of shape {tuple(shape)}, got {tuple(tensor.shape)}")
         if starts is not None and starts.dtype != torch.bool:
             raise ValueError(f"{name}: expected starts of dtype bool, got {starts.dtype}")
-        state = self.init_state(len(x)) if state is None else _fitting(self, x, state, name)
+        state = self.init_state(x.shape[0]) if state is None else _fitting(self, x, state, name)
         if lengths is not None:
-            if lengths.is_floating_point() or not _within(lengths, x.shape[1]):
+            given, lengths = lengths.dtype, lengths.to(torch.int64)  # which narrower integers would wrap around
+            if given.is_floating_point or given.is_complex or given == torch.bool or not _within(lengths, x.shape[1]):
                 raise ValueError(f"{name}: lengths must be integers from 0 to {x.shape[1]}")
             live = inside(x, lengths)
             x = x.masked_fill(~live[..., None], 0)
@@ -329,10 +331,8 @@ def _kind(mixer: Mixer[Any]) -> type[Any]:
 
 
 def _negative(elapsed: Tensor) -> bool:
-    """Whether some time is negative; not asked where a graph is being compiled, or by the transforms of torch.func."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or elapsed.numel() == 0:
-        return False
-    return bool((elapsed < 0).any())
+    """Whether some time is negative."""
+    return _asked(elapsed) and bool((elapsed < 0).any())
 
 
 def _usable(leaf: Tensor) -> Tensor:
@@ -341,11 +341,17 @@ def _usable(leaf: Tensor) -> Tensor:
 
 
 def _within(lengths: Tensor, limit: int) -> bool:
-    """Whether all lengths are possible; not asked while a graph is being compiled."""
-    if torch.compiler.is_compiling() or lengths.numel() == 0:
+    """Whether all lengths are possible."""
+    if not _asked(lengths):
         return True
     low, high = torch.aminmax(lengths)
     return int(low) >= 0 and int(high) <= limit
+
+
+def _asked(values: Tensor) -> bool:
+    """Whether values can be looked at: not while a graph is being compiled, nor by the transforms of torch.func."""
+    hidden = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return not hidden and values.numel() > 0
 
 
 class Output(nn.Module):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, TypeVar
 
 from conca.types import nearest
 
-__all__ = ["fitting", "heads", "made", "whole"]
+__all__ = ["fitting", "heads", "made", "positive", "whole"]
 
 HEAD = 64
 """Width of a head where nothing is said, if it divides the inner width."""
@@ -42,6 +43,13 @@ def fitting(size: int, whole: int) -> int:
 def whole(value: object) -> bool:
     """Whether it is a whole number from 1 on (NumPy's are; True is none)."""
     return not isinstance(value, bool) and isinstance(value, Integral) and int(value) > 0
+
+
+def positive(options: str, **values: object) -> None:
+    """Raises ValueError for a value of some options that is no positive, finite number."""
+    for name, value in values.items():
+        if not (isinstance(value, float | int) and 0 < value < math.inf):
+            raise ValueError(f"{options}: {name} must be positive, got {value!r}")
 
 
 def heads(layer: str, d_model: int, expand: int, d_head: int | None, n_groups: int) -> tuple[int, int]:

@@ -75,6 +75,10 @@ def summed_angles(
     if rate_BTS.shape != (B, T, S) or angle_BHS.shape != (B, H, S):
         shapes = ", ".join(str(tuple(t.shape)) for t in (dt_BTH, rate_BTS, angle_BHS))
         raise BadInput(f"summed_angles: dt, rate and angle of shapes {shapes} do not fit each other")
+    if lengths is not None and lengths.shape != (B,):
+        raise BadInput(f"summed_angles: lengths has shape {tuple(lengths.shape)}, not {(B,)}")
+    if starts is not None and starts.shape != (B, T):
+        raise BadInput(f"summed_angles: starts has shape {tuple(starts.shape)}, not {(B, T)}")
     fast = dt_BTH.numel() and S and has_kernel("summed_angles", dt_BTH.device.type)
     body = _operation if fast else summed_angles_plain
     return cast(Pair, body(dt_BTH, rate_BTS, finest(angle_BHS), lengths, starts))

@@ -262,6 +262,15 @@ def test_extremes():
     assert y.isnan().all()
 
 
+def test_squares_that_are_infinite_give_what_the_norms_give():
+    decoder = model("mamba mamba2(d_head=4)", dtype=torch.float32, embedding=None)
+    with torch.no_grad():
+        y, _ = decoder.step(torch.full((1, 12), 1e25), decoder.init_state(1))
+        want, _ = own(decoder, torch.full((1, 12), 1e25), decoder.init_state(1))
+    assert_close(y, want)
+    assert y.isfinite().all()
+
+
 def test_nothing_is_kept_of_a_model_that_is_gone():
     decoder = model("mamba")
     agrees(decoder)

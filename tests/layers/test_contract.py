@@ -114,6 +114,40 @@ def test_a_packed_sequence_does_not_feel_the_nan_of_another(name):
                 torch.testing.assert_close(list(leaves(end)), list(leaves(last)))
 
 
+@pytest.mark.parametrize("name", [name for name, family in families().items() if family.resets])
+def test_a_start_at_the_first_token_forgets_a_state_of_nan_for_gradients_too(name):
+    starts = torch.zeros(2, 5, dtype=torch.bool)
+    starts[:, 0] = True
+    for mixer in families()[name].samples():
+        x = torch.randn(2, 5, mixer.d_model, requires_grad=True)
+        found = []
+        for value in (0.0, torch.nan):
+            state = states.tree_map(lambda t, value=value: torch.full_like(t, value), mixer.init_state(2))
+            y, last = mixer(x, state, starts=starts)
+            loss = y.sin().sum() + sum(t.sin().sum() for t in leaves(last))
+            found.append(torch.autograd.grad(loss, [x, *mixer.parameters()], allow_unused=True))
+        torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32])
+@pytest.mark.parametrize("name", ["attention", "mamba", "mamba3", "s4d"])
+def test_lengths_may_be_of_any_integers(name, kind):
+    layer, x, lengths = families()[name](4), torch.randn(3, 150, 4), torch.tensor([100, 0, 127])
+    want, last = layer(x, lengths=lengths)
+    for form in (layer, layer.recurrent, layer.chunked):
+        y, state = form(x, lengths=lengths.to(kind))
+        torch.testing.assert_close((y, list(leaves(state))), (want, list(leaves(last))))
+    with pytest.raises(ValueError, match="lengths must be integers"):
+        layer(x, lengths=lengths > 0)
+
+
+def test_lengths_under_vmap():
+    layer, x = families()["mamba"](4), torch.randn(3, 2, 7, 4)
+    lengths = torch.tensor([[1, 7], [0, 3], [5, 2]])
+    got = torch.vmap(lambda x, n: layer(x, lengths=n)[0])(x, lengths)
+    torch.testing.assert_close(got, torch.stack([layer(x[i], lengths=lengths[i])[0] for i in range(3)]))
+
+
 def test_a_state_of_another_kind_or_place_is_refused():
     layer, x = small(), torch.zeros(2, 3, 4)
     _, state = layer(x)
@@ -156,7 +190,9 @@ def test_negative_time_is_refused():
     small()(x, elapsed=torch.tensor([[1.0, -1.0]]), starts=torch.tensor([[False, True]]))
 
 
-@pytest.mark.parametrize(("name", "value"), [("d_state", 4.0), ("d_state", True), ("d_model", 0), ("d_model", -1)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("d_state", 4.0), ("d_state", True), ("d_state", None), ("d_model", 0), ("d_model", -1)]
+)
 def test_sizes_are_whole_numbers(name, value):
     with pytest.raises(ValueError, match=f"{name} must be a whole number from 1 on, got {value}"):
         S4D(**{"d_model": 4, name: value})

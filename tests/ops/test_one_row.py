@@ -62,6 +62,12 @@ def test_a_row_is_the_same_alone_and_with_any_number_of_threads(monkeypatch):
         assert torch.equal(one_row(x[b : b + 1], w, bias, scale)[0], together[b])
 
 
+def test_weights_with_the_negative_bit():
+    x, w = torch.randn(1, 6), torch.randn(5, 6, dtype=torch.complex128).conj().imag
+    assert w.is_neg()
+    assert_close(one_row(x, w), x @ w.T)
+
+
 def test_what_is_not_finite_stays_so():
     x, w, *_ = problem(1, 20, 40, "same")
     w[3, 39], w[4, 0], w[5, 17] = torch.nan, torch.inf, -torch.inf
