@@ -19,6 +19,7 @@ from conca.layers.mixer import Mixer
 from conca.layers.quantised import linear_row
 from conca.models.stack import Stack
 from conca.ops import bodies
+from conca.ops.doors import traced
 from conca.ops.one_row import FEW
 from conca.ops.program import Program, run_program
 from conca.types import BadInput, S, State
@@ -148,7 +149,7 @@ class Decoder(Generic[S]):
             and x.ndim == 2
             and 0 < len(x) <= FEW
             and x.shape[1] == self.mixer.d_model
-            and not torch.compiler.is_compiling()
+            and not traced()
             and not torch.is_autocast_enabled("cpu")
             and not bodies.plain_wanted()
         )

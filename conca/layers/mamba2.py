@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
 from conca.layers.norm import GatedNorm
-from conca.layers.options import heads, made, positive
+from conca.layers.options import heads, made, ordered, positive
 from conca.layers.precision import without_autocast
 from conca.layers.quantised import linear_row
 from conca.layers.short_conv import ShortConv, ShortConvState
@@ -61,9 +61,7 @@ class Decay:
 
     def __post_init__(self) -> None:
         possible(self.dt)
-        for name, pair in (("a", self.a), ("limit", self.limit)):
-            if not (isinstance(pair, tuple | list) and len(pair) == 2 and 0 <= pair[0] <= pair[1]):
-                raise ValueError(f"decay: {name} must be two bounds in order, not below 0, got {pair!r}")
+        ordered("decay", a=self.a, limit=self.limit)
         positive("decay: bounds of a", low=self.a[0], high=self.a[1])
         positive("decay", dt_floor=self.dt_floor)
 

@@ -170,7 +170,7 @@ class Mixer(nn.Module, Generic[S]):
         """
         x, state, lengths, starts, elapsed = self._checked(x, state, lengths, starts, elapsed)
         if x.numel() == 0:
-            return x.new_zeros(x.shape), state
+            return x.clone(), state
         if starts is not None and not self.resets:
             return segments(self, x, state, lengths, starts, elapsed)
         if lengths is not None and not self.ragged:
@@ -194,7 +194,7 @@ class Mixer(nn.Module, Generic[S]):
         """The fold of `step`: the slow truth, with the signature of `forward`."""
         x, state, lengths, starts, elapsed = self._checked(x, state, lengths, starts, elapsed)
         if x.numel() == 0:
-            return x.new_zeros(x.shape), state
+            return x.clone(), state
         outputs: list[Tensor] = []
         for t, x_BD in enumerate(x.unbind(1)):  # a slice at every step would make the backward quadratic
             if starts is not None and bool(starts[:, t].any()):
@@ -223,7 +223,7 @@ class Mixer(nn.Module, Generic[S]):
             raise ValueError(f"size must be at least 1, got {size}")
         x, state, lengths, starts, elapsed = self._checked(x, state, lengths, starts, elapsed)
         if x.numel() == 0:
-            return x.new_zeros(x.shape), state
+            return x.clone(), state
         outputs: list[Tensor] = []
         for t in range(0, x.shape[1], size):
             piece = x[:, t : t + size]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from conca.types import nearest
 
-__all__ = ["fitting", "heads", "made", "positive", "whole"]
+__all__ = ["fitting", "heads", "made", "ordered", "positive", "whole"]
 
 HEAD = 64
 """Width of a head where nothing is said, if it divides the inner width."""
@@ -50,6 +50,14 @@ def positive(options: str, **values: object) -> None:
     for name, value in values.items():
         if not (isinstance(value, float | int) and 0 < value < math.inf):
             raise ValueError(f"{options}: {name} must be positive, got {value!r}")
+
+
+def ordered(options: str, **pairs: object) -> None:
+    """Raises ValueError for a value of some options that is not two numbers in order, not below 0."""
+    for name, pair in pairs.items():
+        two = isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(p, float | int) for p in pair)
+        if not (two and 0 <= pair[0] <= pair[1]):  # type: ignore[index]
+            raise ValueError(f"{options}: {name} must be two bounds in order, not below 0, got {pair!r}")
 
 
 def heads(layer: str, d_model: int, expand: int, d_head: int | None, n_groups: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as registry
 
+from conca.ops.doors import traced
 from conca.ops.one_row import FEW, one_row, one_row_plain, quantised_rows
 from conca.types import BadInput, nearest
 
@@ -44,7 +45,10 @@ class NarrowLinear(nn.Module):
         raise NotImplementedError(f"{cls.__name__} does not define from_linear")
 
     def forward(self, x: Tensor) -> Tensor:
-        """y (..., O) of x (..., K), in the type of x."""
+        """y (..., O) of x (..., K), in the type of x. Raises ValueError for another width, and for integers."""
+        if x.dim() < 1 or x.shape[-1] != self.in_features or not x.is_floating_point():
+            name = type(self).__name__
+            raise ValueError(f"{name}: expected numbers (..., {self.in_features}), got {x.dtype} {tuple(x.shape)}")
         rows = x.reshape(-1, self.in_features)
         few = len(rows) <= FEW and not (torch.is_grad_enabled() and x.requires_grad)
         y = one_row(rows, self.weight, self.bias, self.scale) if few else self._many(rows)
@@ -160,7 +164,7 @@ def linear_row(module: nn.Module, x: Tensor) -> Tensor:
     Whatever watches or replaces the module (hooks, wrappers, subclasses, parametrisations) takes effect: then it is called.
     """
     served = (
-        not torch.compiler.is_compiling()
+        not traced()
         and not torch.is_grad_enabled()
         and x.is_cpu
         and type(x) is Tensor

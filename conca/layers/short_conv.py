@@ -38,7 +38,7 @@ class ShortConv(Mixer[ShortConvState]):
         device, dtype: of the parameters.
 
     Raises:
-        ValueError: if `d_conv` is less than 1.
+        ValueError: if `d_conv` is less than 1, or `activation` is neither True nor False.
     """
 
     ragged = resets = True
@@ -54,6 +54,8 @@ class ShortConv(Mixer[ShortConvState]):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(activation, bool):
+            raise ValueError(f"ShortConv: activation must be True (SiLU) or False, got {activation!r}")
         self.d_model, self.d_conv, self.activation = d_model, d_conv, activation
         bound = 1 / math.sqrt(d_conv)
         to: dict[str, Any] = {"device": device, "dtype": dtype}

@@ -15,7 +15,7 @@ from torch.autograd import Function
 
 from conca.ops import bodies
 
-__all__ = ["apply", "has_kernel", "opened", "plain_wanted", "raised", "real_of", "rows_of_all"]
+__all__ = ["apply", "has_kernel", "opened", "plain_wanted", "raised", "real_of", "rows_of_all", "traced"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,6 +39,15 @@ def has_kernel(operation: str, device: str) -> bool:
 def plain_wanted() -> bool:
     """Whether the caller asked for plain bodies (a constant to torch.compile)."""
     return bodies.plain_wanted()
+
+
+def traced() -> bool:
+    """Whether calls are written down instead of, or beside, being run: by the compiler, a tracer, or a dispatch mode."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
 
 
 def opened(*tensors: Tensor) -> bool:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from conca.ops import bodies
-from conca.ops.doors import opened
+from conca.ops.doors import opened, traced
 from conca.types import BadInput
 
 __all__ = ["FEW", "one_row", "one_row_plain", "quantised_rows"]
@@ -50,7 +50,7 @@ def _serves(x: Tensor, w: Tensor, bias: Tensor | None, scale: Tensor | None) -> 
     alike = x.dtype in FULL and w.dtype in (x.dtype, *NARROW) and all(t.dtype == x.dtype for t in rest)
     return (
         alike
-        and not torch.compiler.is_compiling()
+        and not traced()
         and 0 < x.shape[0] <= FEW
         and w.numel() > 0
         and not opened(x, w, *rest)

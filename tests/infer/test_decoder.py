@@ -6,6 +6,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing import assert_close
 
 import conca  # noqa: F401  (registers the kernels)
@@ -248,6 +249,19 @@ def test_inference_mode():
         other = model("mamba mamba2")
         agrees(other, by_program=False)  # PyTorch does not count changes of its weights
     agrees(other, by_program=False)
+
+
+def test_what_is_traced_is_written_down():
+    decoder = model("mamba mamba2(d_head=4)", embedding=None, norm=None, head=None)
+    state, x = warm(decoder), torch.randn(2, 1, 12)
+    flat, spec = torch.utils._pytree.tree_flatten(state)
+
+    def step(x, *flat):
+        return decoder.step(x, torch.utils._pytree.tree_unflatten(flat, spec))[0]
+
+    with torch.no_grad():
+        graph = make_fx(step)(x[0], *flat)
+        assert_close(graph(x[1], *flat), decoder.mixer.step(x[1], state)[0])
 
 
 def test_extremes():

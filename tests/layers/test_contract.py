@@ -141,6 +141,14 @@ def test_lengths_may_be_of_any_integers(name, kind):
         layer(x, lengths=lengths > 0)
 
 
+@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4)])
+def test_nothing_can_be_differentiated(shape):
+    for form in (small(), small().recurrent, small().chunked):
+        x = torch.zeros(shape, requires_grad=True)
+        form(x)[0].sum().backward()
+        assert x.grad.shape == shape
+
+
 def test_lengths_under_vmap():
     layer, x = families()["mamba"](4), torch.randn(3, 2, 7, 4)
     lengths = torch.tensor([[1, 7], [0, 3], [5, 2]])

@@ -176,6 +176,8 @@ def test_a_hundred_thousand_tokens_in_single_precision():
         ({"decay": {"limit": (-0.5, -0.2)}}, "decay: limit must be two bounds in order, not below 0"),
         ({"decay": {"a": (1.0, float("inf"))}}, "high must be positive, got inf"),
         ({"decay": {"dt_floor": 0.0}}, "dt_floor must be positive"),
+        ({"decay": {"limit": ("0", None)}}, "decay: limit must be two bounds"),
+        ({"decay": {"dt_floor": "1"}}, "dt_floor must be positive, got '1'"),
         ({"gate": {"eps": -1.0}}, "gate: eps must be positive, got -1.0"),
         ({"decay": {"limits": (0.0, 1.0)}}, "decay has no 'limits'; did you mean 'limit'"),
         ({"gate": True}, "gate must be a Gate or a dict"),

@@ -38,6 +38,13 @@ def test_gradients_reach_the_input(kind):
         assert torch.autograd.gradcheck(narrow, torch.randn(rows, 5, requires_grad=True))
 
 
+def test_what_does_not_fit_is_refused():
+    narrow = Int8Linear.from_linear(nn.Linear(6, 3))
+    for x in (torch.zeros(2, 5), torch.zeros(2, 6, dtype=torch.int64), torch.zeros(())):
+        with pytest.raises(ValueError, match=r"Int8Linear: expected numbers \(..., 6\), got"):
+            narrow(x)
+
+
 @BOTH
 def test_casts_keep_what_was_rounded(kind):
     narrow = kind.from_linear(nn.Linear(40, 30).float())

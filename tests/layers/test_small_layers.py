@@ -52,3 +52,5 @@ def test_gated_feed_forward_by_hand():
 def test_a_width_below_one_is_refused():
     with pytest.raises(ValueError, match="d_conv must be a whole number from 1 on"):
         ShortConv(4, d_conv=0)
+    with pytest.raises(ValueError, match=r"activation must be True \(SiLU\) or False, got 'silu'"):
+        ShortConv(4, activation="silu")
