@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from conca.kernels.compiled import apart, inlined
-from conca.kernels.lanes import add, fma, load, load_first, mul, splat, store, store_first, width
+from conca.kernels.lanes import add, fma, load, load_first, mul, prefetch, splat, store, store_first, width
 from conca.kernels.norm import total
 from conca.kernels.tiles import alone
 
@@ -32,6 +32,10 @@ __all__ = [
     "upto",
     "weighted",
 ]
+
+
+SOON = 6
+"""Steps between the row that is read and the one that is asked for: rows lie far apart, and the processor does not see where the next is."""
 
 
 @inlined
@@ -132,6 +136,8 @@ def fetch(x: Any, start: int, ts: int, rs: int, steps: int, R: int, size: int, o
     zero = splat(out.dtype.type(0))
     for t in range(steps):
         for r in range(R):
+            for i in range(0, size if t + SOON < steps else 0, W):
+                prefetch(x, start + (t + SOON) * ts + r * rs + i)
             for i in range(0, size, W):
                 store(out, o + (t * R + r) * wide + i, load_first(x, start + t * ts + r * rs + i, min(W, size - i)))
     for i in range(steps * R * wide, padded(steps * R, W) * wide, W):

@@ -36,6 +36,7 @@ __all__ = [
     "odds",
     "pair_conj_fma",
     "pair_fma",
+    "prefetch",
     "smaller",
     "splat",
     "store",
@@ -130,6 +131,20 @@ def raw_store(_: Any, array: Any, offset: Any, lanes: Any) -> Code:
         return context.get_dummy_value()
 
     return types.none(array, types.intp, lanes), code
+
+
+@intrinsic
+def prefetch(_: Any, array: Any, offset: Any) -> Code:
+    """Ask for the cache line of an element that is needed soon. It may lie outside of the array: then nothing happens."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        place = builder.gep(context.make_array(array)(context, builder, args[0]).data, [args[1]])
+        call = insert(builder.module, ir.FunctionType(ir.VoidType(), [byte, *[INT32] * 3]), "llvm.prefetch.p0i8")
+        builder.call(call, [builder.bitcast(place, byte), INT32(0), INT32(3), INT32(1)])  # to read, nearest cache, data
+        return context.get_dummy_value()
+
+    return types.none(array, types.intp), code
 
 
 @intrinsic
