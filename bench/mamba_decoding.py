@@ -4,7 +4,8 @@
 
 24 layers of width 768 and 50,280 words; one row, random weights, the same for all. The prompt has 512 words, of which all want the
 logits after the last. Then all write in turns. llama.cpp reads the same model from files that are written for it in F32, BF16, Q8_0
-and Q4_0; with F32 its logits are compared with ours. The one-row product alone is a matrix of as many bytes as a word has to read.
+and Q4_0; with F32 its logits are compared with ours. The one-row product alone is a
+matrix of as many bytes as a word has to read, weights and state.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 
 from conca.infer.decoder import Decoder
 from conca.layers.quantised import HalfLinear, Int8Linear, narrowed
+from conca.layers.states import leaves
 from conca.ops.one_row import one_row, quantised_rows
 
 LAYERS, PROMPT = 24, 512
@@ -46,6 +48,7 @@ def decoder(kind: str) -> tuple[Decoder, int]:
         head = (Int8Linear if kind == "int8" else HalfLinear).from_linear(head)
     parts = [model.stack, model.norm, head]
     tensors = [t for part in parts for t in (*part.parameters(), *part.buffers())]
+    tensors += leaves(model.stack.init_state(1))
     return Decoder(model.stack, embedding=model.words, norm=model.norm, head=head), sum(
         t.numel() * t.element_size() for t in tensors
     )
@@ -203,7 +206,7 @@ def main() -> None:
         ("work", "words/s", "times conca's time", ""),
         first,
     )
-    header = "work", "words/s", "GB/s of weights", "of the rate of the one-row product"
+    header = "work", "words/s", "GB/s read", "of the rate of the one-row product"
     record("mamba_decoding", "Mamba of 130 million parameters: one word after another", header, second, " ".join(notes))
 
 

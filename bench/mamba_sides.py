@@ -19,13 +19,14 @@ import torch
 from packages import fetched
 from torch import Tensor, nn
 
+from conca.layers import families
 from conca.layers.norm import RMSNorm
 from conca.layers.words import Words
 from conca.models.stack import pattern
 
 WIDTH, WORDS = 768, 50280
-INNER, STATE, RANK, WINDOW = 2 * WIDTH, 16, WIDTH // 16, 4
-STATE2, HEADS2 = 128, INNER // 64
+STATE, RANK = 16, WIDTH // 16
+STATE2, HEADS2, CHUNK = 128, 2 * WIDTH // 64, 64
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "packages"
 Task = Callable[[], object]
 
@@ -134,19 +135,11 @@ def mambapy(layers: int) -> nn.Module | None:
     return model
 
 
-def maps(family: str) -> list[tuple[int, int]]:
-    """Outputs and inputs of the linear maps of a layer."""
-    if family == "mamba":
-        return [(2 * INNER, WIDTH), (RANK + 2 * STATE, INNER), (INNER, RANK), (WIDTH, INNER)]
-    if family == "mamba2":
-        return [(2 * INNER + 2 * STATE2 + HEADS2, WIDTH), (WIDTH, INNER)]
-    raise ValueError(family)
-
-
 def products(family: str, layers: int, T: int, *, head: bool, backward: bool, rows: int | None = None) -> Task:
-    """The matrix products of a pass over T tokens, the outputs already there; the head sees `rows` of them, or all."""
+    """The products of the linear maps of a pass over T tokens, the outputs already there; the head sees `rows` of them, or all."""
     calls: list[Task] = []
-    shapes = [(T, o, i, layers) for o, i in maps(family)] + ([(rows or T, WORDS, WIDTH, 1)] if head else [])
+    maps = [m.weight.shape for m in families()[family](WIDTH).modules() if isinstance(m, nn.Linear)]
+    shapes = [(T, o, i, layers) for o, i in maps] + ([(rows or T, WORDS, WIDTH, 1)] if head else [])
     for tokens, outputs, inputs, times in shapes:
         x, w, y = torch.randn(tokens, inputs), torch.randn(outputs, inputs), torch.randn(tokens, outputs)
         dx, dw = torch.empty(tokens, inputs), torch.empty(outputs, inputs)
@@ -154,6 +147,35 @@ def products(family: str, layers: int, T: int, *, head: bool, backward: bool, ro
         if backward:
             one += [lambda y=y, w=w, dx=dx: torch.mm(y, w, out=dx), lambda y=y, x=x, dw=dw: torch.mm(y.T, x, out=dw)]
         calls += one * times
+
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
+
+
+def chunks(family: str, layers: int, T: int, *, backward: bool) -> Task | None:
+    """What the memories of Mamba-2 and Mamba-3 multiply besides: chunks of 64 steps as batches; none for Mamba, whose scan has no products.
+
+    Queries and keys of Mamba-2 are one for all heads, so scores are too. The backward pass has two products for each of the forward.
+    """
+    if family == "mamba":
+        return None
+    J, H, L, K, V = T // CHUNK, HEADS2, CHUNK, STATE2, 64
+    scores = J * (H if family == "mamba3" else 1)
+    sizes = (scores, L, K, L), (J * H, L, L, V), (J * H, L, K, V), (J * H, K, L, V)
+    calls: list[Task] = []
+    for batch, i, k, j in sizes:
+        a, b, c = torch.randn(batch, i, k), torch.randn(batch, k, j), torch.randn(batch, i, j)
+        da, db = torch.empty(batch, i, k), torch.empty(batch, k, j)
+        one: list[Task] = [lambda a=a, b=b, c=c: torch.bmm(a, b, out=c)]
+        if backward:
+            one += [
+                lambda c=c, b=b, da=da: torch.bmm(c, b.mT, out=da),
+                lambda a=a, c=c, db=db: torch.bmm(a.mT, c, out=db),
+            ]
+        calls += one * layers
 
     def run() -> None:
         for call in calls:

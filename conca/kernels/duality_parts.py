@@ -35,7 +35,7 @@ __all__ = [
 
 
 SOON = 6
-"""Steps between the row that is read and the one that is asked for: rows lie far apart, and the processor does not see where the next is."""
+"""Steps between the row that is read and the one that is asked for: rows lie far apart, where the processor does not look by itself."""
 
 
 @inlined
