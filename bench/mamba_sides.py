@@ -25,8 +25,8 @@ from conca.layers.words import Words
 from conca.models.stack import pattern
 
 WIDTH, WORDS = 768, 50280
-STATE, RANK = 16, WIDTH // 16
-STATE2, HEADS2, CHUNK = 128, 2 * WIDTH // 64, 64
+INNER, STATE, RANK, WINDOW = 2 * WIDTH, 16, WIDTH // 16, 4
+STATE2, HEADS2, CHUNK = 128, INNER // 64, 64
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "packages"
 Task = Callable[[], object]
 
