@@ -136,17 +136,20 @@ def mambapy(layers: int) -> nn.Module | None:
 
 
 def products(family: str, layers: int, T: int, *, head: bool, backward: bool, rows: int | None = None) -> Task:
-    """The products of the linear maps of a pass over T tokens, the outputs already there; the head sees `rows` of them, or all."""
+    """The products of the linear maps of a pass over T tokens, the outputs already there; the head sees `rows` of them, or all.
+
+    Every layer has weights of its own, as in a model: they do not all fit into the caches.
+    """
     calls: list[Task] = []
     maps = [m.weight.shape for m in families()[family](WIDTH).modules() if isinstance(m, nn.Linear)]
-    shapes = [(T, o, i, layers) for o, i in maps] + ([(rows or T, WORDS, WIDTH, 1)] if head else [])
-    for tokens, outputs, inputs, times in shapes:
+    shapes = [(T, o, i) for o, i in maps] * layers + ([(rows or T, WORDS, WIDTH)] if head else [])
+    for tokens, outputs, inputs in shapes:
         x, w, y = torch.randn(tokens, inputs), torch.randn(outputs, inputs), torch.randn(tokens, outputs)
         dx, dw = torch.empty(tokens, inputs), torch.empty(outputs, inputs)
         one: list[Task] = [lambda x=x, w=w, y=y: torch.mm(x, w.T, out=y)]
         if backward:
             one += [lambda y=y, w=w, dx=dx: torch.mm(y, w, out=dx), lambda y=y, x=x, dw=dw: torch.mm(y.T, x, out=dw)]
-        calls += one * times
+        calls += one
 
     def run() -> None:
         for call in calls:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from conca.infer.lowering import Lowering, Watch, finished, lowered, precision_of
 from conca.layers.mixer import Mixer
 from conca.layers.quantised import linear_row
+from conca.layers.words import Words
 from conca.models.stack import Stack
 from conca.ops import bodies
 from conca.ops.doors import traced
@@ -52,8 +53,9 @@ class Plan:
 class Decoder(Generic[S]):
     """Steps of a mixer, from an embedding and to a head where they are given, in the numbers and states of its own `step`.
 
-    States are those of the mixer: they may come from its `forward`, and go back to it; an old one stays valid. Wherever a layer is not
-    known, hooked or replaced, gradients are on, or tensors are of another device or precision, that layer's `step` runs. What changes in
+    States are those of the mixer: they may come from its `forward`, and go back to it; an old one stays valid. The layers that become
+    programs are `Mamba` (with hold "euler") and `Mamba2`, plain or in a `Block`. All others, those that are hooked or replaced, and all
+    where gradients are on or tensors are of another device or precision, run by their own `step`, and gain nothing. What changes in
     the model (training, another weight, a hook) is noticed at the next step; what is written through `.data`, or another option of a
     layer (`eps`), is not.
 
@@ -61,7 +63,7 @@ class Decoder(Generic[S]):
         mixer: a stack, or any mixer.
         embedding: gives vectors (B, D) for tokens (B,), `nn.Embedding` for one.
         norm: before the head.
-        head: a linear map; its output is what `step` gives.
+        head: a linear map, or the table of `Words`; its output is what `step` gives.
 
     >>> from conca.models.stack import pattern
     >>> decoder = Decoder(pattern("mamba*2", 8).eval(), head=nn.Linear(8, 5))
@@ -115,6 +117,8 @@ class Decoder(Generic[S]):
     def _end(self, x: Tensor) -> Tensor:
         """The last norm and the head, by themselves."""
         x = x if self.norm is None else self.norm(x)
+        if isinstance(self.head, Words):
+            return self.head.logits(x)
         return x if self.head is None else linear_row(self.head, x)
 
     def _leaves(self, plan: Plan, state: S, x: Tensor) -> list[Any] | None:

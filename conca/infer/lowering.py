@@ -20,6 +20,7 @@ from conca.layers.mixer import Mixer
 from conca.layers.norm import GatedNorm, RMSNorm
 from conca.layers.quantised import HalfLinear, Int8Linear, plain_linear, unobserved
 from conca.layers.short_conv import ShortConv
+from conca.layers.words import Words
 from conca.models.stack import Block
 from conca.ops.program import (
     LOG2E,
@@ -129,7 +130,7 @@ class Lowering:
 
 def rows(linear: nn.Module, first: int, count: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Weights, scales and bias of some rows of a linear map."""
-    parts = linear.weight, getattr(linear, "scale", None), linear.bias
+    parts = linear.weight, getattr(linear, "scale", None), getattr(linear, "bias", None)
     weight, scale, bias = (t.detach()[first : first + count] if isinstance(t, Tensor) else None for t in parts)
     assert weight is not None
     return weight, scale, bias
@@ -228,7 +229,7 @@ def _known(module: nn.Module, dtype: torch.dtype) -> bool:
         return not module.training or module.p == 0
     if kind in (RMSNorm, nn.RMSNorm, GatedNorm):
         return bool(own) and all(t.dtype == dtype and t.dim() == 1 for t in own)
-    return kind in (Mamba, Mamba2, ShortConv, Block) and all(t.dtype == dtype for t in own)
+    return kind in (Mamba, Mamba2, ShortConv, Block, Words) and all(t.dtype == dtype for t in own)
 
 
 def precision_of(roots: Iterable[nn.Module]) -> torch.dtype:
@@ -246,7 +247,7 @@ def finished(low: Lowering, norm: nn.Module | None, head: nn.Module | None) -> V
             own = low.norm(norm, low.stream, "own")
             low.phase(Job((replace(own, y=low.stream),), 1, low.d_model, 1))
         return low.stream
-    out = low.room("out", head.out_features)  # type: ignore[arg-type]
+    out = low.room("out", len(head.weight))  # type: ignore[arg-type]
     if norm is None:
         low.phase(maps(head, low.stream, out))
     else:

@@ -65,7 +65,10 @@ class Steps:
 
 
 class Mamba(Mixer[MambaState]):
-    """A Mamba layer, with its convolution, gate and maps; parameters are named as in the published checkpoints, but for `dt_bias`.
+    """A Mamba layer, with its convolution, gate and maps.
+
+    Parameters have the names and shapes of the published checkpoints, but for `dt_bias`, there `dt_proj.bias`, and the convolution:
+    `conv.weight` (E, W) has the present first, `conv1d.weight[:, 0].flip(1)`; `conv.bias` is `conv1d.bias`.
 
     Args:
         d_model: width of input and output.
@@ -74,7 +77,8 @@ class Mamba(Mixer[MambaState]):
         expand: the inner width as a multiple of `d_model`, whole or not, as long as the inner width is.
         dt_rank: numbers that dt is read from; None: a sixteenth of `d_model`, rounded up.
         hold: "euler" weighs the input by dt, as published weights want it; "zoh" is zero-order hold.
-        steps: where dt starts, as `Steps` or a dict of it.
+        steps: where dt starts, as `conca.layers.mamba.Steps` or a dict of it, {"dt": (1e-3, 1e-1), "floor": 1e-4, "scale": 1.0,
+            "init": "random" or "constant"}.
         bias: of `in_proj` and `out_proj`.
         device, dtype: of the parameters; those of the recurrence stay float32 in half precision.
 

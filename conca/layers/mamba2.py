@@ -86,7 +86,10 @@ class Gate:
 
 
 class Mamba2(Mixer[Mamba2State]):
-    """A Mamba-2 layer, with its convolution, gate, norm and both of its maps; parameters are named as in the published checkpoints.
+    """A Mamba-2 layer, with its convolution, gate, norm and both of its maps.
+
+    Parameters have the names and shapes of the published checkpoints, but for the convolution: `conv.weight` (C, W) has the present
+    first, `conv1d.weight[:, 0].flip(1)`; `conv.bias` is `conv1d.bias`.
 
     Args:
         d_model: width of input and output.
@@ -95,8 +98,9 @@ class Mamba2(Mixer[Mamba2State]):
         expand: the inner width as a multiple of `d_model`.
         n_groups: groups of heads that share B and C; they divide the heads.
         d_conv: width of the convolution.
-        decay: how fast the memory forgets, as `Decay` or a dict of it.
-        gate: norm and gate, as `Gate` or a dict of it.
+        decay: how fast the memory forgets, as `conca.layers.mamba2.Decay` or a dict of it, {"dt": (1e-3, 1e-1), "dt_floor": 1e-4,
+            "a": (1, 16), "limit": (0, inf)}: the first dt and A are drawn within `dt` and `a`; dt stays within `limit`.
+        gate: norm and gate, as `conca.layers.mamba2.Gate` or a dict of it, {"norm": True, "norm_first": False, "eps": 1e-5}.
         bias: of both maps.
         device, dtype: of the parameters; those of the recurrence stay float32 in half precision.
 

@@ -65,7 +65,7 @@ class Rotation:
     pairing: Pairing | None = None
     """Channels that turn together: "neighbours" (2i, 2i + 1), "halves" (i, i + N/2); None: neighbours for rank 1, else halves."""
     fraction: float = 0.5
-    """The share of the channels that is turned, 0.5 or 1."""
+    """The share of the channels of keys and queries that is turned, 0.5 or 1; half as many angles are read."""
 
     def __post_init__(self) -> None:
         if self.pairing is not None and self.pairing not in PAIRINGS:
@@ -128,8 +128,10 @@ class Mamba3(Mixer[Mamba3State]):
         expand: the inner width as a multiple of `d_model`.
         n_groups: groups of heads with keys of their own; they divide the heads.
         rank: R, keys and queries of a token; 1 is SISO, more is MIMO.
-        rotation: pairing and share of what is turned, as `Rotation` or a dict of it.
-        decay: the activation of A, its floor, and the first dt, as `Decay` or a dict of it.
+        rotation: which channels of keys and queries turn together, and the share of them that turns, as `conca.layers.mamba3.Rotation`
+            or a dict of it, {"pairing": "neighbours" or "halves", "fraction": 0.5 or 1.0}.
+        decay: the activation of A, its floor, and the first dt, as `conca.layers.mamba3.Decay` or a dict of it, {"activation":
+            "heavy-tail" or "softplus", "floor": 1e-4, "dt": (1e-3, 1e-1), "dt_floor": 1e-4}.
         norm: a norm of each head before the gate (for hybrids).
         device, dtype: of the parameters; those of the recurrence stay float32 in half precision.
 
@@ -156,6 +158,8 @@ class Mamba3(Mixer[Mamba3State]):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(norm, bool):
+            raise ValueError(f"Mamba3: norm must be True or False, got {norm!r}")
         if not whole(rank):
             raise ValueError(f"Mamba3: rank must be a whole number from 1 on, got {rank!r}")
         self.rotation, self.decay = made(Rotation, rotation, "rotation"), made(Decay, decay, "decay")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, final
 from weakref import WeakKeyDictionary
 
@@ -24,10 +24,15 @@ FOREIGN = {
     "hidden_size": "d_model", "hidden_dim": "d_model", "input_size": "d_model", "embed_dim": "d_model", "dim": "d_model",
     "n_embd": "d_model", "state_size": "d_state", "ssm_state_size": "d_state", "N": "d_state", "conv_kernel": "d_conv",
     "conv_size": "d_conv", "conv_kernel_size": "d_conv", "kernel_size": "d_conv", "expand_ratio": "expand",
-    "hidden_ratio": "expand", "nheads": "n_heads", "num_heads": "n_heads", "num_attention_heads": "n_heads",
-    "nhead": "n_heads", "headdim": "d_head", "head_dim": "d_head", "ngroups": "n_groups", "num_groups": "n_groups",
+    "hidden_ratio": "expand", "nheads": "n_heads d_head", "num_heads": "n_heads d_head", "num_attention_heads": "n_heads d_head",
+    "nhead": "n_heads d_head", "n_heads": "d_head", "headdim": "d_head", "head_dim": "d_head", "ngroups": "n_groups",
+    "num_groups": "n_groups",
     "sliding_window": "window", "window_size": "window", "attention_dropout": "dropout", "attn_dropout": "dropout",
-    "dropout_p": "dropout", "use_bias": "bias", "qkv_bias": "bias",
+    "dropout_p": "dropout", "use_bias": "bias", "qkv_bias": "bias", "time_step_rank": "dt_rank", "mimo_rank": "rank",
+    "dt_min": "steps.dt decay.dt dt", "dt_max": "steps.dt decay.dt dt", "dt_init_floor": "steps.floor decay.dt_floor",
+    "dt_init": "steps.init", "dt_scale": "steps.scale", "dt_limit": "decay.limit", "time_step_limit": "decay.limit",
+    "A_init_range": "decay.a", "A_floor": "decay.floor", "norm_before_gate": "gate.norm_first", "rmsnorm": "gate.norm",
+    "rope_fraction": "rotation.fraction", "is_mimo": "rank",
 }  # fmt: skip
 
 
@@ -85,9 +90,7 @@ class Mixer(nn.Module, Generic[S]):
         if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
             for name in options:
                 if name not in known:
-                    ours = FOREIGN.get(name)
-                    hint = f"conca says {ours!r}" if ours in known else nearest(name, set(known) - {"self"})
-                    raise TypeError(f"{cls.__name__} has no option {name!r}; {hint}")
+                    raise TypeError(f"{cls.__name__} has no option {name!r}; {_hint(name, known)}")
         return super().__new__(cls)
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -286,6 +289,16 @@ class Mixer(nn.Module, Generic[S]):
 
         super()._apply(guarded, recurse)  # type: ignore[no-untyped-call]
         return self
+
+
+def _hint(name: str, known: Mapping[str, inspect.Parameter]) -> str:
+    """What to say about an unknown option: ours of the same meaning, that group of options in which it stands, or the nearest one."""
+    within = [f"{group}.{name}" for group, p in known.items() if name in getattr(p.default, "__dataclass_fields__", ())]
+    for ours in [*FOREIGN.get(name, "").split(), *within]:
+        group, _, key = ours.partition(".")
+        if group in known:
+            return f"conca says {group}={{{key!r}: ...}}" if key else f"conca says {ours!r}"
+    return nearest(name, set(known) - {"self"})
 
 
 def _guarded_step(step: Callable[..., Any]) -> Callable[..., Any]:

@@ -106,7 +106,7 @@ def narrowed(model: nn.Module, kind: str = "int8", names: Iterable[str] | None =
     Args:
         model: changed in place; when it is itself an `nn.Linear`, its narrow map comes back.
         kind: "int8" or "bfloat16".
-        names: qualified names as in `model.named_modules()`, or last parts of them ("in_proj"); None takes all.
+        names: qualified names as in `model.named_modules()`, or last parts of them ("in_proj"), one or several; None takes all.
 
     Raises:
         BadInput: for an unknown kind, a name that no `nn.Linear` has, and for a map that is hooked or parametrised.
@@ -114,7 +114,7 @@ def narrowed(model: nn.Module, kind: str = "int8", names: Iterable[str] | None =
     if kind not in KINDS:
         raise BadInput(f"narrowed: unknown kind {kind!r}; {nearest(kind, KINDS)}")
     found = {name: module for name, module in model.named_modules(remove_duplicate=False) if type(module) is nn.Linear}
-    wanted = None if names is None else set(names)
+    wanted = None if names is None else {names} if isinstance(names, str) else set(names)
     for name in wanted or ():
         if not any(name in (full, full.rpartition(".")[2]) for full in found):
             raise BadInput(f"narrowed: the model has no nn.Linear named {name!r}; {nearest(name, found)}")

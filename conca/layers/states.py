@@ -124,7 +124,8 @@ def load(path: str | Path, like: S) -> S:
         raise BadInput(f"{path}: not a readable state ({error})") from error
     names = [name for name, _ in _named(like)]
     if set(names) != set(found):
-        raise BadInput(f"{path}: holds a state of another mixer ({len(found)} tensors, expected {len(names)})")
+        theirs, ours = (", ".join(sorted(some)) for some in (found, names))
+        raise BadInput(f"{path}: holds a state of another mixer ({theirs}; expected {ours})")
     queue = iter(names)
     return tree_map(lambda leaf: found[next(queue)].to(leaf.device), like)
 

@@ -236,6 +236,8 @@ def _from_file(path: Path) -> Any:
 
 
 def _made(name: str, d_model: int, options: dict[str, Any]) -> Mixer[Any]:
+    if "d_model" in options:
+        raise BadInput(f"layer {name!r}: d_model is one for all layers; leave it out of the pattern")
     try:
         return family(name)(d_model, **options)
     except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError, AssertionError) as error:

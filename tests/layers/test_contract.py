@@ -1,6 +1,7 @@
 """What the contract itself promises: checks, spellings, precision, padding, states on disk, compilation."""
 
 import itertools
+import re
 import subprocess
 import sys
 import threading
@@ -235,11 +236,30 @@ def test_forms_that_belong_to_the_contract_cannot_be_written():
         (Attention, "head_dim", "d_head"),
         (Attention, "sliding_window", "window"),
         (LSTM, "input_size", "d_model"),
+        (families()["mamba2"], "num_heads", "d_head"),
+        (families()["mamba3"], "n_heads", "d_head"),
     ],
 )
 def test_foreign_spellings_name_ours(cls, foreign, ours):
     with pytest.raises(TypeError, match=f"no option '{foreign}'.*'{ours}'"):
         cls(**{foreign: 4})
+
+
+@pytest.mark.parametrize(
+    ("name", "foreign", "ours"),
+    [
+        ("mamba", "dt_min", "steps={'dt': ...}"),
+        ("mamba2", "dt_limit", "decay={'limit': ...}"),
+        ("mamba2", "dt_min", "decay={'dt': ...}"),
+        ("mamba2", "norm_before_gate", "gate={'norm_first': ...}"),
+        ("mamba3", "pairing", "rotation={'pairing': ...}"),
+        ("mamba3", "activation", "decay={'activation': ...}"),
+        ("s4d", "dt_min", "'dt'"),
+    ],
+)
+def test_options_that_stand_in_a_group_are_found(name, foreign, ours):
+    with pytest.raises(TypeError, match=re.escape(f"has no option '{foreign}'; conca says {ours}")):
+        families()[name](4, **{foreign: 4})
 
 
 @pytest.mark.parametrize("name", families())

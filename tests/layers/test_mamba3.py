@@ -269,6 +269,7 @@ def test_few_channels_have_few_angles(d_state):
     [
         ({"d_head": 5}, r"d_head 5 does not divide expand \* d_model = 16; 4 does"),
         ({"d_head": 4, "n_groups": 3}, "n_groups 3 does not divide the 4 heads; 2 does"),
+        ({"norm": "rms"}, "norm must be True or False, got 'rms'"),
         ({"rank": 0}, "rank must be a whole number from 1 on, got 0"),
         ({"expand": 1.5}, "expand must be a whole number"),
         ({"rotation": {"pairing": "halfs"}}, "did you mean 'halves'"),

@@ -86,6 +86,7 @@ def test_which_are_swapped():
     assert type(model["c"]) is Int8Linear
     assert model["b"][1] is model["c"]
     assert type(narrowed(nn.Linear(2, 2), "bfloat16")) is HalfLinear
+    assert type(narrowed(model, names="b.0")["b"][0]) is Int8Linear
     with pytest.raises(BadInput, match=r"no nn\.Linear named 'd'"):
         narrowed(model, names=["d"])
     with pytest.raises(BadInput, match="unknown kind 'int9'; did you mean 'int8'"):
