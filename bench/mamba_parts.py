@@ -85,7 +85,7 @@ def decoding(rounds: int) -> list[tuple[str, ...]]:
     found, size = decoder("int8")
     token = torch.zeros(1, dtype=torch.int64)
     state = found.step(token, found.init_state(1))[1]
-    program, x, flat = program_of(found), found.embedding(token), leaves(state)  # type: ignore[misc]
+    program, x, flat = program_of(found), found.embedding(token), list(leaves(state))  # type: ignore[misc]
     dropped: dict[str, Callable[[Instruction], bool]] = {
         "the program": lambda i: False,
         "without the scans": lambda i: isinstance(i, Select),
