@@ -195,11 +195,16 @@ def rate() -> float:
 
 
 def turns(tasks: dict[str, Task | None], rounds: int, patience: float = 15.0) -> dict[str, float]:
-    """Median seconds of each task, taking turns after one round that does not count; a task slower than `patience` runs once."""
+    """Median seconds of each task, taking turns after one round that does not count; a task slower than `patience` runs once.
+
+    Another one begins in each round: who comes after a pause may find pages gone that others left behind.
+    """
     times: dict[str, list[float]] = {}
     slow: dict[str, float] = {}
+    order = list(tasks.items())
     for turn in range(rounds + 1):
-        for name, task in tasks.items():
+        first = turn % len(order)
+        for name, task in order[first:] + order[:first]:
             if task is None or name in slow:
                 continue
             begin = time.perf_counter()
