@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from conca.ops.doors import has_kernel, raised
+from conca.ops.doors import has_kernel, raised, rows_fit
 from conca.ops.operation import Operation
 from conca.types import BadInput
 
@@ -132,13 +132,9 @@ def short_conv_plain(
 
 def _check(x: Tensor, w: Tensor, bias: Maybe, tail: Tensor, lengths: Maybe, starts: Maybe) -> None:
     _fits(x, w, tail, "short_conv")
-    for name, t, want in (
-        ("bias", bias, w.shape[:1]),
-        ("lengths", lengths, x.shape[:1]),
-        ("starts", starts, x.shape[:2]),
-    ):
-        if t is not None and t.shape != want:
-            raise BadInput(f"short_conv: {name} has shape {tuple(t.shape)}, not {tuple(want)}")
+    if bias is not None and bias.shape != w.shape[:1]:
+        raise BadInput(f"short_conv: bias has shape {tuple(bias.shape)}, not {tuple(w.shape[:1])}")
+    rows_fit("short_conv", x.shape, lengths, starts)
 
 
 _short_conv = Operation(

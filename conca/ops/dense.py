@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from conca.ops.doors import raised
+from conca.ops.doors import raised, rows_fit
 from conca.types import BadInput
 
 __all__ = ["dense_kernel", "dense_ssm", "dense_ssm_chunked", "dense_ssm_convolution", "dense_ssm_recurrence"]
@@ -135,8 +135,7 @@ def _aligned(u: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor, lengths: May
             raise BadInput(f"dense_ssm: {name} has shape {tuple(t.shape)}, not {want[name]}, for u {tuple(u.shape)}")
     if (width % len(a) if len(a) else width) != 0:
         raise BadInput(f"dense_ssm: {len(a)} matrices cannot be shared evenly by {width} channels")
-    if lengths is not None and lengths.shape != (rows,):
-        raise BadInput(f"dense_ssm: lengths has shape {tuple(lengths.shape)}, not {(rows,)}")
+    rows_fit("dense_ssm", u.shape, lengths)
     real = raised(u.dtype)
     for t in (a, b, c, h):
         real = torch.promote_types(real, raised(t.dtype))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from conca.ops.doors import raised, real_of
+from conca.ops.doors import raised, real_of, rows_fit
 from conca.ops.scan import scan_tree
 from conca.types import BadInput
 
@@ -52,10 +52,7 @@ def aligned(
     for name, t in {"a": a, "b": b, "c": c, "h": h}.items():
         if t.shape != want[name]:
             raise BadInput(f"{operation}: {name} has shape {tuple(t.shape)}, not {want[name]}, for u {tuple(u.shape)}")
-    if lengths is not None and lengths.shape != u.shape[:1]:
-        raise BadInput(f"{operation}: lengths has shape {tuple(lengths.shape)}, not {tuple(u.shape[:1])}")
-    if starts is not None and starts.shape != u.shape[:2]:
-        raise BadInput(f"{operation}: starts has shape {tuple(starts.shape)}, not {tuple(u.shape[:2])}")
+    rows_fit(operation, u.shape, lengths, starts)
     real = raised(u.dtype)
     for t in (a, b, c, h):
         real = torch.promote_types(real, raised(real_of(t.dtype)))

@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.autograd import Function
 
 from conca.ops import bodies
+from conca.types import BadInput
 
-__all__ = ["apply", "has_kernel", "opened", "plain_wanted", "raised", "real_of", "rows_of_all", "traced"]
+__all__ = ["apply", "has_kernel", "opened", "plain_wanted", "raised", "real_of", "rows_fit", "rows_of_all", "traced"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,6 +40,13 @@ def has_kernel(operation: str, device: str) -> bool:
 def plain_wanted() -> bool:
     """Whether the caller asked for plain bodies (a constant to torch.compile)."""
     return bodies.plain_wanted()
+
+
+def rows_fit(operation: str, shape: Sequence[int], lengths: Tensor | None, starts: Tensor | None = None) -> None:
+    """Raises BadInput unless lengths (B,) and starts (B, T) are those of rows of a shape (B, T, ...)."""
+    for name, found, want in (("lengths", lengths, shape[:1]), ("starts", starts, shape[:2])):
+        if found is not None and found.shape != tuple(want):
+            raise BadInput(f"{operation}: {name} has shape {tuple(found.shape)}, not {tuple(want)}")
 
 
 def traced() -> bool:

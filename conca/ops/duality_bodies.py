@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from conca.ops.doors import raised
+from conca.ops.doors import raised, rows_fit
 from conca.ops.scan import scan_tree
 from conca.types import BadInput
 
@@ -175,10 +175,7 @@ def aligned(
     for name, t in given.items():
         if t.shape != want[name]:
             raise BadInput(f"duality: {name} has shape {tuple(t.shape)}, not {want[name]}, for v {tuple(v.shape)}")
-    if lengths is not None and lengths.shape != v.shape[:1]:
-        raise BadInput(f"duality: lengths has shape {tuple(lengths.shape)}, not {(B,)}")
-    if starts is not None and starts.shape != v.shape[:2]:
-        raise BadInput(f"duality: starts has shape {tuple(starts.shape)}, not {(B, T)}")
+    rows_fit("duality", v.shape, lengths, starts)
     ends = None if lengths is None else lengths.to(torch.int64)
     fresh = None if starts is None else starts.to(torch.bool)
     weight = None if weight is None else weight.to(real)

@@ -15,7 +15,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from conca.ops.doors import has_kernel
+from conca.ops.doors import has_kernel, rows_fit
 from conca.ops.operation import Operation
 from conca.ops.scan import scan
 from conca.types import BadInput, nearest
@@ -75,10 +75,7 @@ def summed_angles(
     if rate_BTS.shape != (B, T, S) or angle_BHS.shape != (B, H, S):
         shapes = ", ".join(str(tuple(t.shape)) for t in (dt_BTH, rate_BTS, angle_BHS))
         raise BadInput(f"summed_angles: dt, rate and angle of shapes {shapes} do not fit each other")
-    if lengths is not None and lengths.shape != (B,):
-        raise BadInput(f"summed_angles: lengths has shape {tuple(lengths.shape)}, not {(B,)}")
-    if starts is not None and starts.shape != (B, T):
-        raise BadInput(f"summed_angles: starts has shape {tuple(starts.shape)}, not {(B, T)}")
+    rows_fit("summed_angles", (B, T), lengths, starts)
     fast = dt_BTH.numel() and S and has_kernel("summed_angles", dt_BTH.device.type)
     body = _operation if fast else summed_angles_plain
     return cast(Pair, body(dt_BTH, rate_BTS, finest(angle_BHS), lengths, starts))

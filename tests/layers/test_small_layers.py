@@ -49,6 +49,13 @@ def test_gated_feed_forward_by_hand():
     assert layer.init_state(7) == ()
 
 
+def test_weight_and_bias_start_as_those_of_a_convolution_of_pytorch():
+    layer = ShortConv(5000, d_conv=4)
+    for t in (layer.weight, layer.bias):
+        assert t.abs().max() <= 0.5
+        torch.testing.assert_close(t.detach().std(), torch.tensor(12**-0.5), rtol=0.05, atol=0)
+
+
 def test_a_width_below_one_is_refused():
     with pytest.raises(ValueError, match="d_conv must be a whole number from 1 on"):
         ShortConv(4, d_conv=0)
