@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from conca.layers.options import whole
 from conca.layers.rows import inside, segments, stairs
 from conca.layers.states import batch_of, leaves, tree_map, where
+from conca.ops.doors import transformed
 from conca.types import S, State, nearest
 
 __all__ = ["Mixer", "Output", "Role", "Work"]
@@ -363,8 +364,7 @@ def _within(lengths: Tensor, limit: int) -> bool:
 
 def _asked(values: Tensor) -> bool:
     """Whether values can be looked at: not while a graph is being compiled, nor by the transforms of torch.func."""
-    hidden = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return not hidden and values.numel() > 0
+    return not transformed() and values.numel() > 0
 
 
 class Output(nn.Module):

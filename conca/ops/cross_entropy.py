@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from conca.ops import bodies
-from conca.ops.doors import apply, opened, plain_wanted, raised, rows_of_all
+from conca.ops.doors import apply, opened, plain_wanted, raised, rows_of_all, transformed
 from conca.ops.embedding import announced
 from conca.types import BadInput, nearest
 
@@ -99,12 +99,7 @@ def _check(x: Tensor, w: Tensor, target: Tensor, reduction: str) -> None:
 
 def _wanted(x: Tensor, w: Tensor) -> tuple[bool, bool]:
     """Whether the forward pass makes the gradients of x and w: not under a transform, nor for the compiler, which ask again."""
-    return (False, False) if _watched() else (x.requires_grad, w.requires_grad)
-
-
-def _watched() -> bool:
-    """Whether a torch.func transform or the compiler is at work."""
-    return torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling()
+    return (False, False) if transformed() else (x.requires_grad, w.requires_grad)
 
 
 def _softmax_rows(logits: Tensor, target: Tensor, scale: Tensor, keep: bool) -> Tensor:
@@ -173,7 +168,7 @@ def _(info: Any, dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
 def _given(ctx: Any, found: Sequence[Tensor]) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of x and w that somebody asks for; rows of an embedding on the same weight may be added to that of w."""
     dx, dw = (t if want else None for t, want in zip(found, ctx.needs_input_grad))
-    if dw is not None and not (torch.is_grad_enabled() or _watched()):
+    if dw is not None and not (torch.is_grad_enabled() or transformed()):
         announced(ctx, 1, dw)
     return dx, dw
 

@@ -16,7 +16,18 @@ from torch.autograd import Function
 from conca.ops import bodies
 from conca.types import BadInput
 
-__all__ = ["apply", "has_kernel", "opened", "plain_wanted", "raised", "real_of", "rows_fit", "rows_of_all", "traced"]
+__all__ = [
+    "apply",
+    "has_kernel",
+    "opened",
+    "plain_wanted",
+    "raised",
+    "real_of",
+    "rows_fit",
+    "rows_of_all",
+    "traced",
+    "transformed",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,6 +58,11 @@ def rows_fit(operation: str, shape: Sequence[int], lengths: Tensor | None, start
     for name, found, want in (("lengths", lengths, shape[:1]), ("starts", starts, shape[:2])):
         if found is not None and found.shape != tuple(want):
             raise BadInput(f"{operation}: {name} has shape {tuple(found.shape)}, not {tuple(want)}")
+
+
+def transformed() -> bool:
+    """Whether the compiler or a transform of torch.func is at work: values cannot be looked at, and derivatives are asked for later."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def traced() -> bool:

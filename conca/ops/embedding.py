@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from conca.ops.doors import apply, opened
+from conca.ops.doors import apply, opened, transformed
 
 __all__ = ["announced", "embedding"]
 
@@ -25,7 +25,7 @@ KEY = "conca: a gradient that waits here"
 
 def embedding(ids_B: Tensor, w_VD: Tensor) -> Tensor:
     """Rows (..., D) of a table (V, D) at `ids` (...), integers in 0..V-1. Raises IndexError for others, as PyTorch does."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or not opened(w_VD):
+    if transformed() or not opened(w_VD):
         return F.embedding(ids_B, w_VD)
     return cast(Tensor, apply(_Lookup, w_VD, ids_B))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from conca.ops import bodies
-from conca.ops.doors import apply, has_kernel, opened
+from conca.ops.doors import apply, has_kernel, opened, transformed
 from conca.ops.kalman_pass import GaussianModel, KalmanState, check, forward_pass, impossible, symmetric
 from conca.ops.linear_system import over_time
 
@@ -41,8 +41,7 @@ def served(y_BTO: Tensor, model: GaussianModel, state: KalmanState) -> bool:
         and y_BTO.dtype == torch.float64
         and all(t.dtype == y_BTO.dtype and t.device == y_BTO.device for t in tensors)
         and all(matrix.dim() == 2 for matrix in model[:4])
-        and not torch._C._are_functorch_transforms_active()
-        and not torch.compiler.is_compiling()
+        and not transformed()
         and has_kernel("kalman_likelihood", y_BTO.device.type)
     )
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from conca.ops import bodies
-from conca.ops.doors import apply, has_kernel, opened
+from conca.ops.doors import apply, has_kernel, opened, transformed
 from conca.ops.scan import scan
 
 __all__ = ["paired", "wide_ssm", "wide_ssm_plain"]
@@ -46,7 +46,7 @@ def wide_ssm(
     """
     args = u_BTD, w_ED, a_P, h_BP, c_DE, skip_D
     fast = opened(*(t for t in args if t is not None)) and u_BTD.numel() > 0 and has_kernel("scan", u_BTD.device.type)
-    if not fast or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if not fast or transformed():
         return wide_ssm_plain(*args, lengths=lengths, starts=starts)
     return cast(Pair, apply(_Wide, *args, lengths, starts))
 
