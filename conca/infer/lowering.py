@@ -41,7 +41,7 @@ __all__ = ["Lowering", "Watch", "finished", "lowered", "precision_of"]
 Prepared = tuple[Instruction, ...]
 NARROW = (Int8Linear, HalfLinear)
 VERSION, TRAINING = attrgetter("_version"), itemgetter("training")
-OPTIONS = "eps", "activation", "hold", "norm_first", "groups", "decay", "gate"
+OPTIONS = "eps", "activation", "hold", "norm_first", "groups", "decay", "gate", "select_norm"
 """Attributes of known layers that their numbers depend on."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -199,7 +199,9 @@ LOWER: dict[type[Mixer[Any]], Callable[..., None]] = {Mamba: lower_mamba, Mamba2
 def lowered(low: Lowering, part: Mixer[Any]) -> bool:
     """Put a layer into a program; False, and nothing is put there, where it is not known."""
     inner = part.inner if type(part) is Block else part
-    if type(inner) not in LOWER or not known(part, low.dtype) or (type(inner) is Mamba and inner.hold != "euler"):
+    if type(inner) not in LOWER or not known(part, low.dtype):
+        return False
+    if type(inner) is Mamba and (inner.hold != "euler" or inner.select_norm is not None):
         return False
     if type(part) is Block:
         norm = low.norm(part.norm, low.stream, "own")

@@ -6,7 +6,7 @@
 
 x and z are read from the token by one linear map, of twice the inner width E; x goes through a short convolution and SiLU. With
 hold="zoh" the input is weighed by (exp(dt A) - 1) / A in place of dt: zero-order hold, as the paper writes; its published weights
-were trained with dt.
+were trained with dt. With select_norm r, B and C are each divided by their root mean square first (Zuo et al., Falcon Mamba, 2024).
 
 Gu and Dao, Mamba: Linear-Time Sequence Modeling with Selective State Spaces, 2023.
 """
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
@@ -79,11 +80,13 @@ class Mamba(Mixer[MambaState]):
         hold: "euler" weighs the input by dt, as published weights want it; "zoh" is zero-order hold.
         steps: where dt starts, as `conca.layers.mamba.Steps` or a dict of it, {"dt": (1e-3, 1e-1), "floor": 1e-4, "scale": 1.0,
             "init": "random" or "constant"}.
+        select_norm: what the norm of r, B and C adds to the mean of their squares (it has no weights); None: there is no norm.
         bias: of `in_proj` and `out_proj`.
         device, dtype: of the parameters; those of the recurrence stay float32 in half precision.
 
     Raises:
-        ValueError: for an unknown `hold`, an inner width that is not whole, and for options of `steps` that it refuses.
+        ValueError: for an unknown `hold`, an inner width that is not whole, a `select_norm` that is not positive, and for options of
+            `steps` that it refuses.
     """
 
     resets = ragged = True
@@ -98,6 +101,7 @@ class Mamba(Mixer[MambaState]):
         dt_rank: int | None = None,
         hold: str = "euler",
         steps: Steps | Mapping[str, Any] = Steps(),
+        select_norm: float | None = None,
         bias: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -112,7 +116,9 @@ class Mamba(Mixer[MambaState]):
         if not whole(rank):
             raise ValueError(f"Mamba: dt_rank must be a whole number from 1 on, got {dt_rank!r}")
         self.d_model, self.d_inner, self.d_state, self.dt_rank, self.hold = d_model, E, d_state, rank, hold
-        self.steps = made(Steps, steps, "steps")
+        self.steps, self.select_norm = made(Steps, steps, "steps"), select_norm
+        if select_norm is not None:
+            positive("Mamba", select_norm=select_norm)
         to: dict[str, Any] = {"device": device, "dtype": dtype}
         self.in_proj = nn.Linear(d_model, 2 * E, bias=bias, **to)
         self.conv = ShortConv(E, d_conv=d_conv, **to)
@@ -132,11 +138,11 @@ class Mamba(Mixer[MambaState]):
 
     @classmethod
     def samples(cls) -> tuple[Self, ...]:
-        """The usual layer; zero-order hold with a wider rank; odd sizes, one state, a convolution that remembers nothing."""
+        """The usual layer; zero-order hold with a wider rank; odd sizes, one state, a convolution that remembers nothing, a norm."""
         return (
             cls(4, d_state=3),
             cls(3, d_state=2, hold="zoh", dt_rank=2, expand=3, bias=True, steps=Steps(dt=(1e-2, 1.0))),
-            cls(5, d_state=1, d_conv=1, expand=1, steps=Steps(init="constant")),
+            cls(5, d_state=1, d_conv=1, expand=1, dt_rank=2, select_norm=1e-6, steps=Steps(init="constant")),
         )
 
     def init_state(self, batch: int) -> MambaState:
@@ -175,6 +181,8 @@ class Mamba(Mixer[MambaState]):
     def _selected(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """dt before its bias and softplus, B and C of what the convolution gave."""
         rank, B, C = torch.split(self.x_proj(u), [self.dt_rank, self.d_state, self.d_state], -1)
+        if self.select_norm is not None:
+            rank, B, C = (F.rms_norm(t, t.shape[-1:], eps=self.select_norm) for t in (rank, B, C))
         return self.dt_proj(rank), B, C
 
     def _check(self, state: MambaState) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer, Role, Work
 from conca.layers.norm import GatedNorm
-from conca.layers.options import heads, made, ordered, positive
+from conca.layers.options import heads, made, ordered, positive, whole
 from conca.layers.precision import without_autocast
 from conca.layers.quantised import linear_row
 from conca.layers.short_conv import ShortConv, ShortConvState
@@ -71,7 +71,7 @@ class Gate:
     """How what is read from the memory meets its gate.
 
     Raises:
-        ValueError: for an eps that is not positive.
+        ValueError: for an eps that is not positive, and for groups that are no whole number from 1 on.
     """
 
     norm: bool = True
@@ -80,9 +80,13 @@ class Gate:
     """The norm comes before the gate, norm(y) * silu(z), in place of norm(y * silu(z))."""
     eps: float = 1e-5
     """What the norm adds to the mean of squares."""
+    groups: int | None = None
+    """Groups of channels that are normed by themselves; None: those that share B and C."""
 
     def __post_init__(self) -> None:
         positive("gate", eps=self.eps)
+        if self.groups is not None and not whole(self.groups):
+            raise ValueError(f"gate: groups must be a whole number from 1 on, got {self.groups!r}")
 
 
 class Mamba2(Mixer[Mamba2State]):
@@ -100,7 +104,8 @@ class Mamba2(Mixer[Mamba2State]):
         d_conv: width of the convolution.
         decay: how fast the memory forgets, as `conca.layers.mamba2.Decay` or a dict of it, {"dt": (1e-3, 1e-1), "dt_floor": 1e-4,
             "a": (1, 16), "limit": (0, inf)}: the first dt and A are drawn within `dt` and `a`; dt stays within `limit`.
-        gate: norm and gate, as `conca.layers.mamba2.Gate` or a dict of it, {"norm": True, "norm_first": False, "eps": 1e-5}.
+        gate: norm and gate, as `conca.layers.mamba2.Gate` or a dict of it, {"norm": True, "norm_first": False, "eps": 1e-5,
+            "groups": None}.
         bias: of both maps.
         device, dtype: of the parameters; those of the recurrence stay float32 in half precision.
 
@@ -139,7 +144,11 @@ class Mamba2(Mixer[Mamba2State]):
         self.A_log = nn.Parameter(torch.empty(H, **wide).uniform_(*self.decay.a).log())
         self.dt_bias = nn.Parameter(step_biases(H, self.decay.dt, self.decay.dt_floor, **wide))
         self.D = nn.Parameter(torch.ones(H, **wide))
-        norm: dict[str, Any] = {"groups": n_groups, "eps": self.gate.eps, "norm_first": self.gate.norm_first}
+        norm: dict[str, Any] = {
+            "groups": self.gate.groups or n_groups,
+            "eps": self.gate.eps,
+            "norm_first": self.gate.norm_first,
+        }
         self.norm = GatedNorm(E, **norm, **to) if self.gate.norm else None
         self.out_proj = nn.Linear(E, d_model, bias=bias, **to)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from conca.ops.gated_norm import gated_rms_norm
@@ -21,6 +22,8 @@ class RMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., D) over the root mean square of its last axis, times the weight."""
+        if self.weight is not None and self.weight.dtype.itemsize < x.dtype.itemsize:
+            return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
         if x.dim() < 3 or self.weight is None or self.eps is None or len(self.normalized_shape) != 1:
             return super().forward(x)
         return rms_norm(x, self.weight, self.eps)

@@ -32,17 +32,20 @@ __all__ = ["Block", "Stack", "family", "pattern"]
 class Block(Mixer[S]):
     """A pre-norm residual block, x + dropout(mixer(norm(x))); its state is the mixer's.
 
+    x may be wider than the parameters are: then the sum stays so wide, and the mixer reads what its own precision allows.
+
     Args:
         inner: the mixer.
         dropout: on what the mixer adds.
+        eps: what the norm adds to the mean of squares.
     """
 
     ragged = resets = True
 
-    def __init__(self, inner: Mixer[S], *, dropout: float = 0.0) -> None:
+    def __init__(self, inner: Mixer[S], *, dropout: float = 0.0, eps: float = 1e-6) -> None:
         super().__init__()
         self.d_model, self.timed, self.bounded = inner.d_model, inner.timed, inner.bounded
-        self.norm = RMSNorm(inner.d_model, eps=1e-6)
+        self.norm = RMSNorm(inner.d_model, eps=eps)
         self.inner = inner
         self.dropout = nn.Dropout(dropout)
         example = next(inner.parameters(), None)
@@ -64,15 +67,21 @@ class Block(Mixer[S]):
 
     def step(self, x: Tensor, state: S, *, elapsed: Tensor | None = None) -> tuple[Tensor, S]:
         """One token: x (B, D)."""
-        y, state = self.inner.step(self.norm(x), state, elapsed=elapsed)
+        y, state = self.inner.step(self._read(x), state, elapsed=elapsed)
         return x + self.dropout(y), state
 
     def parallel(
         self, x: Tensor, state: S, *, lengths: Tensor | None, starts: Tensor | None, elapsed: Tensor | None
     ) -> tuple[Tensor, S]:
         """All tokens."""
-        y, state = self.inner(self.norm(x), state, lengths=lengths, starts=starts, elapsed=elapsed)
+        y, state = self.inner(self._read(x), state, lengths=lengths, starts=starts, elapsed=elapsed)
         return x + self.dropout(y), state
+
+    def _read(self, x: Tensor) -> Tensor:
+        """What the mixer reads."""
+        h: Tensor = self.norm(x)
+        own = self.norm.weight.dtype
+        return h.to(own) if own.itemsize < h.dtype.itemsize and own.itemsize < 4 else h
 
     def work(self) -> Work:
         """That of the mixer and of the norm."""
@@ -156,13 +165,14 @@ MOST = 500
 """Blocks that a pattern may ask for."""
 
 
-def pattern(text: str, d_model: int, *, dropout: float = 0.0) -> Stack:
+def pattern(text: str, d_model: int, *, dropout: float = 0.0, eps: float = 1e-6) -> Stack:
     """The stack that a pattern names.
 
     Args:
         text: words such as `s4d`, `s4d*2`, `attention(window=64)`, `mine.py:MyLayer`.
         d_model: width of every block.
         dropout: on what each block adds.
+        eps: what the norms of the blocks add to the mean of squares.
 
     Raises:
         BadInput: for text that is no pattern, an unknown family or option (the nearest known one is named).
@@ -174,7 +184,7 @@ def pattern(text: str, d_model: int, *, dropout: float = 0.0) -> Stack:
     for name, options, count in words(text):
         if len(parts) + count > MOST:
             raise BadInput(f"the pattern {text!r} asks for more than {MOST} layers; ask for fewer")
-        parts += [Block(_made(name, d_model, options), dropout=dropout) for _ in range(count)]
+        parts += [Block(_made(name, d_model, options), dropout=dropout, eps=eps) for _ in range(count)]
     if not parts:
         raise BadInput(f"the pattern {text!r} names no layer; families: {', '.join(families())}")
     return Stack(parts)
