@@ -1,0 +1,278 @@
+"""Texts are written word by word, as they come, in one batch: what each would say alone, and the state after exactly what was kept.
+
+    logits_j, s_j = step(word_j, s_{j-1}),    word_{j+1} chosen from logits_j
+
+Prompts are read once, however many texts are written from them. A row that has ended leaves the batch. The word that was written last is
+kept unread, so that nothing is read that nobody goes on from; a later call reads it first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from conca.infer.past import Past, marked
+from conca.infer.reading import Words, prompts_of, quiet, read, several, started, stepping
+from conca.infer.sampling import Draws, Sampling, choose, processed
+from conca.infer.stopping import TextOf, Tokens
+from conca.layers import states
+from conca.models.language import LanguageNetwork, States
+from conca.types import BadInput
+
+__all__ = ["Generation", "Piece", "Rate", "Writer", "Written", "generate", "prompts_of"]
+
+Reason = Literal["length", "eos", "stop", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Something certain of one text: words, and characters (a character may come later than its words)."""
+
+    row: int
+    ids: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """One text.
+
+    ids     (N,) int64, its words without the prompt; the word that ended it is among them
+    text    without that word and without a stop string; None where no tokenizer was given
+    reason  why it ended
+    score   of a beam: the sum of log-likelihoods over the length to the power of the length penalty
+    """
+
+    ids: Tensor
+    text: str | None
+    reason: Reason
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What was done in which time: words read (once for all samples of a prompt) and words written, seconds of both."""
+
+    read: int
+    written: int
+    read_seconds: float
+    write_seconds: float
+
+    @property
+    def words_per_second(self) -> float:
+        """Words written in a second."""
+        return self.written / self.write_seconds if self.write_seconds else 0.0
+
+    def line(self) -> str:
+        """One line that says so.
+
+        >>> Rate(10, 30, 0.5, 2.0).line()
+        'read 10 words in 0.50 s (20/s), wrote 30 in 2.00 s (15/s)'
+        """
+        reading = self.read / self.read_seconds if self.read_seconds else 0.0
+        return (
+            f"read {self.read} words in {self.read_seconds:.2f} s ({reading:.0f}/s), "
+            f"wrote {self.written} in {self.write_seconds:.2f} s ({self.words_per_second:.0f}/s)"
+        )
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Texts, what they leave (a row for each), and the rate."""
+
+    rows: tuple[Written, ...]
+    past: Past
+    rate: Rate
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The batch after `at` words were written and read: which rows are in it, its state and logits (R, V)."""
+
+    at: int
+    rows: tuple[int, ...]
+    state: States
+    logits: Tensor
+
+
+class Writer:
+    """Writes texts; iterating over it gives `Piece`s as they become certain.
+
+    Args:
+        network: what writes.
+        prompts: words: one vector, a matrix, or a sequence of vectors of unequal lengths; with `past`, what follows each of its
+            texts (None: nothing).
+        sampling: how.
+        past: what was left by texts that are gone on with.
+        samples: texts for each prompt, which stand one after the other.
+        tokenizer: for text and stop strings.
+        bos: the word that an empty prompt is taken for.
+
+    Raises:
+        BadInput: for an empty prompt, words that the network does not have, and stop strings without a tokenizer.
+
+    >>> from conca.models.language import LanguageConfig
+    >>> network = LanguageNetwork(LanguageConfig(n_words=20, vocab=20, layers="mamba", d_model=8))
+    >>> writer = Writer(network, [1, 2, 3], Sampling(max_new_tokens=4))
+    >>> sum(len(piece.ids) for piece in writer), len(writer.result().past)
+    (4, 1)
+    """
+
+    def __init__(
+        self,
+        network: LanguageNetwork,
+        prompts: Words | Sequence[Words] | None,
+        sampling: Sampling,
+        *,
+        past: Past | None = None,
+        samples: int = 1,
+        tokenizer: Tokens | None = None,
+        bos: int | None = None,
+    ) -> None:
+        if sampling.stop and tokenizer is None:
+            raise BadInput("stop strings need a tokenizer: without one there is no text")
+        self.network, self.sampling, self.samples = network, sampling, samples
+        self.before = started(network, prompts, past, samples, bos)
+        self.steps = stepping(network)
+        self.texts = [TextOf(tokenizer, sampling.stop) for _ in range(len(self.before) * samples)]
+        self.reasons: dict[int, Reason] = {}
+        self.pasts: dict[int, Past] = {}
+        self.moments: deque[Moment] = deque()
+        self.read_seconds = self.write_seconds = 0.0
+        self.read_words = 0
+        self.ready = False
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Go on writing."""
+        if not self.ready:
+            self._read()
+        while self.moments:
+            yield from self._write()
+
+    def result(self) -> Generation:
+        """What there is, at any time; texts that have not ended are "interrupted"."""
+        if not self.ready:
+            self._read()
+        rows, pasts = [], []
+        for row, text in enumerate(self.texts):
+            reason = self.reasons.get(row, "interrupted")
+            if row not in self.pasts:
+                text.finish()
+                self._leave(row, len(text.ids), [])
+            rows.append(Written(torch.tensor(text.ids, dtype=torch.int64), text.text, reason))
+            pasts.append(self.pasts[row])
+        self.moments.clear()
+        written = sum(len(row.ids) for row in rows)
+        rate = Rate(self.read_words, written, self.read_seconds, self.write_seconds)
+        return Generation(tuple(rows), Past.join(pasts), rate)
+
+    def _read(self) -> None:
+        """Read the prompts, and copy what they leave for each sample."""
+        begin = time.perf_counter()
+        self.read_words = sum(map(len, self.before.tail))
+        before = read(self.network, self.before, self.steps)
+        if self.samples > 1:
+            before = before.take(several(range(len(before)), self.samples))
+        self.before, self.ready = before, True
+        rows = tuple(range(len(before)))
+        self.moments.append(Moment(0, rows, before.state, before.logits))
+        self.seen = before.seen if self.sampling.repetition_penalty != 1 else None
+        self.draws = None
+        if not self.sampling.greedy:
+            seed = self.sampling.seed
+            seed = int(torch.randint(2**62, (1,))) if seed is None else seed
+            self.draws = Draws(seed, rows, before.written.tolist())
+        self.read_seconds = time.perf_counter() - begin
+
+    def _write(self) -> list[Piece]:
+        """One word of each text that has not ended, and the step that reads it."""
+        begin = time.perf_counter()
+        now = self.moments[-1]
+        with torch.no_grad():
+            vocab = self.network.config.vocab
+            words = choose(processed(now.logits, self.seen, self.sampling, vocab), self.sampling, self.draws)
+        pieces, going = [], []
+        for place, (row, word) in enumerate(zip(now.rows, words.tolist())):
+            piece = self._push(row, word, now.at + 1)
+            if piece.ids or piece.text:
+                pieces.append(piece)
+            if row not in self.reasons:
+                going.append(place)
+        if not going:
+            self.moments.clear()
+        else:
+            self._step(now, words, going)
+        self.write_seconds += time.perf_counter() - begin
+        return pieces
+
+    def _push(self, row: int, word: int, count: int) -> Piece:
+        """A word more of a row, its `count`-th, and what has become certain by it."""
+        text, sampling = self.texts[row], self.sampling
+        safe, parts = text.safe, len(text.parts)
+        ends = word in sampling.eos
+        cut = text.push(word, silent=ends)
+        if cut is not None:
+            self.reasons[row] = "stop"
+            self._leave(row, cut.kept, cut.rest)
+        elif ends or count == sampling.max_new_tokens:
+            self.reasons[row] = "eos" if ends else "length"
+            text.finish()
+            self._leave(row, count, [])
+        end = len(text.ids) if row in self.reasons else text.safe
+        return Piece(row, tuple(text.ids[safe:end]), "".join(text.parts[parts:]))
+
+    def _leave(self, row: int, kept: int, rest: list[int]) -> None:
+        """Keep what a row leaves: after `kept` of the words that were written, and `rest`."""
+        moment = next(m for m in reversed(self.moments) if m.at <= kept)
+        one = torch.tensor([moment.rows.index(row)], device=moment.logits.device)
+        ids = torch.tensor(self.texts[row].ids, dtype=torch.int64)
+        before = self.before
+        self.pasts[row] = Past(
+            states.take(moment.state, one),
+            moment.logits[one],
+            (ids[moment.at :],),
+            marked(before.seen[row : row + 1], [ids]),
+            before.read[row : row + 1] + moment.at,
+            before.written[row : row + 1] + len(ids),
+        )
+
+    def _step(self, now: Moment, words: Tensor, going: list[int]) -> None:
+        """Read the words of the rows that go on, and forget moments that none of them can go back to."""
+        state, seen = now.state, self.seen
+        if len(going) < len(now.rows):
+            at = torch.tensor(going, device=words.device)
+            state, words = states.take(state, at), words[at]
+            seen = None if seen is None else seen[at]
+            if self.draws is not None:
+                self.draws.take(going)
+        rows = tuple(now.rows[place] for place in going)
+        with quiet(self.network):
+            logits, state = self.steps.step(words, state)
+            self.seen = None if seen is None else seen.scatter(1, words[:, None], True)
+        self.moments.append(Moment(now.at + 1, rows, state, logits))
+        least = min(self.texts[row].safe for row in rows)
+        while len(self.moments) > 1 and self.moments[1].at <= least:
+            self.moments.popleft()
+
+
+def generate(
+    network: LanguageNetwork,
+    prompts: Words | Sequence[Words] | None,
+    sampling: Sampling,
+    *,
+    past: Past | None = None,
+    samples: int = 1,
+    tokenizer: Tokens | None = None,
+    bos: int | None = None,
+) -> Generation:
+    """All that `Writer` writes, with the same arguments."""
+    writer = Writer(network, prompts, sampling, past=past, samples=samples, tokenizer=tokenizer, bos=bos)
+    for _ in writer:
+        pass
+    return writer.result()

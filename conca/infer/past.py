@@ -1,0 +1,152 @@
+"""What texts leave when nobody writes on: their state, the words that were kept and not yet read, and what is needed to go on alike."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from conca.layers import states
+from conca.models.language import LanguageNetwork, States
+from conca.types import BadInput, State
+
+__all__ = ["Past", "joined"]
+
+
+@dataclass(frozen=True)
+class Past:
+    """What B texts leave. It is never changed, and any number of texts may be written from it.
+
+    state    of the network after the words that it has read
+    logits   (B, V) of the word after those; of no meaning where none was read
+    tail     words of each text that it has not read yet, int64
+    seen     (B, V) bool, words that stand in each text
+    read     (B,) words that it has read
+    written  (B,) words of those and the tail that it has written itself
+    """
+
+    state: States
+    logits: Tensor
+    tail: tuple[Tensor, ...]
+    seen: Tensor
+    read: Tensor
+    written: Tensor
+
+    def __len__(self) -> int:
+        return len(self.tail)
+
+    @classmethod
+    def start(cls, network: LanguageNetwork, batch: int) -> Past:
+        """Of `batch` texts of which nothing was read."""
+        n_words, device = network.config.n_words, network.norm.weight.device
+        none = torch.zeros(batch, dtype=torch.int64)
+        return cls(
+            network.init_state(batch),
+            torch.zeros(batch, n_words, device=device),
+            tuple(none.new_empty(0) for _ in range(batch)),
+            torch.zeros(batch, n_words, dtype=torch.bool, device=device),
+            none,
+            none,
+        )
+
+    def take(self, rows: Sequence[int]) -> Past:
+        """The texts with these numbers, each as often as it is named."""
+        at = torch.tensor(list(rows), dtype=torch.int64)
+        here = at.to(self.logits.device)
+        return Past(
+            states.take(self.state, here),
+            self.logits[here],
+            tuple(self.tail[row] for row in rows),
+            self.seen[here],
+            self.read[at],
+            self.written[at],
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence[Past]) -> Past:
+        """All texts of several, in order."""
+        return cls(
+            joined([part.state for part in parts]),
+            torch.cat([part.logits for part in parts]),
+            tuple(row for part in parts for row in part.tail),
+            torch.cat([part.seen for part in parts]),
+            torch.cat([part.read for part in parts]),
+            torch.cat([part.written for part in parts]),
+        )
+
+    def followed(self, words: Sequence[Tensor]) -> Past:
+        """With these words of each text, not read yet, at the end."""
+        return Past(
+            self.state,
+            self.logits,
+            tuple(torch.cat(pair) for pair in zip(self.tail, words, strict=True)),
+            marked(self.seen, words),
+            self.read,
+            self.written,
+        )
+
+    def tree(self, network: LanguageNetwork) -> State:
+        """All of it as tensors, and which network it belongs to."""
+        lengths = torch.tensor([len(row) for row in self.tail])
+        tail = torch.nn.utils.rnn.pad_sequence(self.tail, batch_first=True)
+        mark = torch.full((len(self),), mark_of(network))
+        return (self.state, self.logits, tail, lengths, self.seen, self.read, self.written, mark)
+
+    def save(self, path: str | Path, network: LanguageNetwork) -> None:
+        """Write it to a file (safetensors), whole or not at all."""
+        states.save(self.tree(network), path)
+
+    @classmethod
+    def load(cls, path: str | Path, network: LanguageNetwork) -> Past:
+        """What `save` wrote.
+
+        Raises:
+            BadInput: if the file is missing, broken, or of another network.
+        """
+        return cls.grown(states.load(path, cls.start(network, 1).tree(network)), path, network)
+
+    @classmethod
+    def grown(cls, tree: State, path: str | Path, network: LanguageNetwork) -> Past:
+        """From the tensors of `tree`, read from a file. Raises BadInput if they are of another network."""
+        state, logits, tail, lengths, seen, read, written, mark = tree
+        if not isinstance(mark, Tensor) or mark.numel() < 1 or bool((mark != mark_of(network)).any()):
+            raise BadInput(f"{path}: holds the state of another model; give the model that wrote it")
+        assert isinstance(tail, Tensor) and isinstance(lengths, Tensor) and isinstance(state, tuple)
+        assert isinstance(logits, Tensor) and isinstance(seen, Tensor)
+        assert isinstance(read, Tensor) and isinstance(written, Tensor)
+        rows = tuple(row[:length].clone() for row, length in zip(tail, lengths.tolist()))
+        return cls(state, logits, rows, seen, read, written)
+
+
+def marked(seen: Tensor, words: Sequence[Tensor]) -> Tensor:
+    """A copy of `seen` (B, V) with the words of each row in it."""
+    seen = seen.clone()
+    for row, some in zip(seen, words):
+        row[some.to(row.device)] = True
+    return seen
+
+
+def mark_of(network: LanguageNetwork) -> int:
+    """A number of the network's shape, by which its states are known again."""
+    return zlib.crc32(json.dumps(network.config.as_dict(), sort_keys=True).encode())
+
+
+def joined(parts: Sequence[States]) -> States:
+    """The rows of several states one after the other, also at unequal capacity."""
+
+    def cat(*leaves: Tensor) -> Tensor:
+        sizes = [max(each) for each in zip(*(leaf.shape[1:] for leaf in leaves))]
+
+        def padded(leaf: Tensor) -> Tensor:
+            short = [size - have for size, have in zip(sizes, leaf.shape[1:])]
+            return F.pad(leaf, [side for need in reversed(short) for side in (0, need)]) if any(short) else leaf
+
+        return torch.cat([padded(leaf) for leaf in leaves])
+
+    return parts[0] if len(parts) == 1 else states.tree_map(cat, parts[0], *parts[1:])

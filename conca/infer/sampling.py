@@ -1,0 +1,239 @@
+"""How the next word is chosen: what is done to the logits, in which order, and how one is drawn.
+
+    repetition penalty -> temperature -> the k likeliest -> the likeliest of mass p -> none less likely than p times the likeliest -> draw
+
+Names, order and meaning are those of a `generation_config.json`. Each row has random numbers of its own, a function of the seed, the row
+and the place in its text, so that what it says does not hang on the rows beside it, nor on where a text was interrupted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from conca.layers.options import whole
+from conca.ops.doors import raised
+from conca.types import BadInput
+
+__all__ = ["Draws", "Sampling", "at_least", "choose", "cooled", "likeliest", "nucleus", "penalised", "processed"]
+
+FROM_CONFIG = {"eos_token_id": "eos", "stop_strings": "stop"}
+"""Names of a generation config that are others here."""
+SWITCH = "temperature", "top_k", "top_p", "min_p"
+"""Whoever asks for one of these wants to draw."""
+HIDDEN_TOP_K = 50
+"""What published models that draw mean where their config is silent about top_k."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a text is written.
+
+    max_new_tokens      words, at most
+    do_sample           draw; otherwise the likeliest word is taken
+    temperature         divides the logits; 0 takes the likeliest word
+    top_k               only so many of the likeliest words; None or 0: all
+    top_p               only the likeliest words that make up this mass
+    min_p               no word that is less likely than this times the likeliest
+    repetition_penalty  makes words that stand in the prompt or the text less likely; 1 does not
+    eos                 words that end a text
+    stop                strings that end a text, and are left out of it
+    seed                of the draws; None takes one from PyTorch's generator
+    num_beams           texts that are followed at once; 1 follows one
+    length_penalty      power of the length that the sum of a beam is divided by
+    early_stopping      ends once as many beams as are followed have ended; "never" only when none can be better
+
+    Raises:
+        BadInput: for values out of range.
+
+    >>> Sampling(temperature=0.7, do_sample=True).greedy, Sampling().greedy
+    (False, True)
+    """
+
+    max_new_tokens: int = 256
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_p: float | None = None
+    repetition_penalty: float = 1.0
+    eos: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "num_beams"):
+            if not whole(getattr(self, name)):
+                raise BadInput(f"{name} must be a whole number from 1 on, not {getattr(self, name)!r}")
+        if self.top_k is not None and self.top_k != 0 and not whole(self.top_k):
+            raise BadInput(f"top_k must be a whole number from 1 on, or 0 for all words, not {self.top_k!r}")
+        _within("temperature", self.temperature, self.temperature >= 0, "0 or more")
+        _within("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1")
+        _within("min_p", self.min_p or 0.0, 0 <= (self.min_p or 0.0) <= 1, "from 0 to 1")
+        _within("repetition_penalty", self.repetition_penalty, self.repetition_penalty > 0, "above 0")
+        _within("length_penalty", self.length_penalty, True, "a number")
+        if self.early_stopping not in (True, False, "never"):
+            raise BadInput(f"early_stopping must be true, false or 'never', not {self.early_stopping!r}")
+        if any(not isinstance(text, str) or not text for text in self.stop):
+            raise BadInput("a stop string is empty; leave it out, or say where to stop")
+        if any(isinstance(word, bool) or not isinstance(word, int) or word < 0 for word in self.eos):
+            raise BadInput(f"eos must be words (whole numbers from 0 on), not {self.eos!r}")
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
+            raise BadInput(f"seed must be a whole number from 0 on, not {self.seed!r}")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether nothing is drawn."""
+        return not self.do_sample or self.temperature == 0
+
+    @classmethod
+    def from_generation_config(cls, saved: Mapping[str, Any], **overrides: Any) -> Sampling:
+        """What a `generation_config.json` says, and what the user says instead.
+
+        Args:
+            saved: its keys; those that are not known, and those that are null, are passed over. A config that draws and does not say
+                top_k means 50, as everywhere where such files are read.
+            overrides: fields of `Sampling`; None counts as not given. A temperature, top_k, top_p or min_p asks for drawing, unless
+                do_sample is given too.
+
+        Raises:
+            BadInput: for values out of range, and an override that is no field.
+        """
+        known = {field.name for field in fields(cls)}
+        for name in overrides.keys() - known:
+            raise BadInput(f"unknown option {name!r} of writing; known: {', '.join(sorted(known))}")
+        found = {FROM_CONFIG.get(key, key): value for key, value in saved.items() if value is not None}
+        found = {key: value for key, value in found.items() if key in known}
+        if found.get("do_sample"):
+            found.setdefault("top_k", HIDDEN_TOP_K)
+        given = {key: value for key, value in overrides.items() if value is not None}
+        if any(name in given for name in SWITCH):
+            found["do_sample"] = True
+        found |= given
+        for name in ("eos", "stop"):
+            value = found.get(name, ())
+            found[name] = (value,) if isinstance(value, int | str) else tuple(value)
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty"):
+            if isinstance(found.get(name), int):
+                found[name] = float(found[name])
+        return cls(**found)
+
+
+def _within(name: str, value: float, right: bool, wanted: str) -> None:
+    """Raise BadInput unless the number is finite and right."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not right:
+        raise BadInput(f"{name} must be {wanted}, not {value!r}")
+
+
+def penalised(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Logits (B, V) in which words that were `seen` (B, V, bool) are less likely: divided if positive, multiplied if negative."""
+    return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+
+
+def cooled(logits: Tensor, temperature: float) -> Tensor:
+    """Logits (B, V) divided by the temperature."""
+    return logits / temperature
+
+
+def likeliest(logits: Tensor, top_k: int) -> Tensor:
+    """Logits (B, V) with -inf for all but the `top_k` likeliest words of each row, and those that are as likely as the last of them."""
+    last = logits.topk(min(top_k, logits.shape[-1])).values[..., -1:]
+    return logits.masked_fill(logits < last, -math.inf)
+
+
+def nucleus(logits: Tensor, top_p: float) -> Tensor:
+    """Logits (B, V) with -inf for the words of each row that the likeliest ones of mass `top_p` can do without."""
+    rising, order = logits.sort()
+    out = rising.softmax(-1).cumsum(-1) <= 1 - top_p
+    out[..., -1] = False
+    return logits.masked_fill(out.scatter(-1, order, out), -math.inf)
+
+
+def at_least(logits: Tensor, min_p: float) -> Tensor:
+    """Logits (B, V) with -inf for words that are less likely than `min_p` times the likeliest of their own row."""
+    chances = logits.softmax(-1)
+    return logits.masked_fill(chances < min_p * chances.amax(-1, keepdim=True), -math.inf)
+
+
+def processed(logits: Tensor, seen: Tensor | None, sampling: Sampling, vocab: int | None = None) -> Tensor:
+    """Logits (B, V) of words that may be taken; -inf for all others.
+
+    Args:
+        logits: what the network says.
+        seen: words (B, V, bool) in the prompt and the text, for the repetition penalty.
+        sampling: what is done; where nothing is drawn, the penalty alone.
+        vocab: words that there are; the rows of the table from there on are never taken.
+    """
+    logits = logits.to(raised(logits.dtype))
+    if vocab is not None and vocab < logits.shape[-1]:
+        logits = logits.masked_fill(torch.arange(logits.shape[-1], device=logits.device) >= vocab, -math.inf)
+    if sampling.repetition_penalty != 1 and seen is not None:
+        logits = penalised(logits, seen, sampling.repetition_penalty)
+    if sampling.greedy:
+        return logits
+    if sampling.temperature != 1:
+        logits = cooled(logits, sampling.temperature)
+    if sampling.top_k:
+        logits = likeliest(logits, sampling.top_k)
+    if sampling.top_p < 1:
+        logits = nucleus(logits, sampling.top_p)
+    return at_least(logits, sampling.min_p) if sampling.min_p else logits
+
+
+class Draws:
+    """Uniform numbers, a stream for each row.
+
+    Args:
+        seed: of all streams.
+        rows: which stream each row has.
+        begin: how many numbers of it were used before, for each row.
+    """
+
+    def __init__(self, seed: int, rows: Sequence[int], begin: Sequence[int] | None = None) -> None:
+        self.streams = [torch.Generator().manual_seed(mixed(seed, row)) for row in rows]
+        for stream, used in zip(self.streams, begin or [0] * len(self.streams)):
+            if used:
+                torch.rand(used, generator=stream, dtype=torch.float64)
+
+    def take(self, rows: Sequence[int]) -> None:
+        """Go on with the streams of these rows alone."""
+        self.streams = [self.streams[row] for row in rows]
+
+    def uniform(self) -> Tensor:
+        """The next number of each stream, (B,), float64 in [0, 1)."""
+        return torch.cat([torch.rand(1, generator=stream, dtype=torch.float64) for stream in self.streams])
+
+
+def mixed(seed: int, row: int) -> int:
+    """A seed for a row: both stirred (the finaliser of SplitMix64), so that neighbours have nothing in common."""
+    mask = 2**64 - 1
+    value = (seed * 0x9E3779B97F4A7C15 + (row + 1) * 0xD1B54A32D192ED03) & mask
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        value = ((value ^ (value >> shift)) * factor) & mask
+    return value ^ (value >> 31)
+
+
+def choose(logits: Tensor, sampling: Sampling, draws: Draws | None) -> Tensor:
+    """A word (B,) for each row of `processed` logits (B, V): the likeliest, or one drawn by inverting its distribution.
+
+    Raises:
+        BadInput: where logits are not numbers.
+    """
+    if not bool(logits.amax(-1).isfinite().all()):
+        raise BadInput("the network gives logits that are not finite; its weights or its input are broken")
+    if sampling.greedy or draws is None:
+        return logits.argmax(-1)
+    mass = logits.to(torch.float64).softmax(-1).cumsum(-1)
+    point = draws.uniform().to(mass.device)[:, None] * mass[:, -1:]
+    last = torch.searchsorted(
+        mass, mass[:, -1:].contiguous()
+    )  # the last word of any mass, where the product is rounded up
+    return torch.searchsorted(mass, point, right=True).minimum(last)[:, 0]
