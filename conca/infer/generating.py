@@ -12,83 +12,21 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from conca.infer.beams import beam_search
 from conca.infer.past import Past, marked
 from conca.infer.reading import Words, prompts_of, quiet, read, several, started, stepping
 from conca.infer.sampling import Draws, Sampling, choose, processed
 from conca.infer.stopping import TextOf, Tokens
+from conca.infer.written import Generation, Piece, Rate, Reason, Written
 from conca.layers import states
 from conca.models.language import LanguageNetwork, States
 from conca.types import BadInput
 
 __all__ = ["Generation", "Piece", "Rate", "Writer", "Written", "generate", "prompts_of"]
-
-Reason = Literal["length", "eos", "stop", "interrupted"]
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Something certain of one text: words, and characters (a character may come later than its words)."""
-
-    row: int
-    ids: tuple[int, ...]
-    text: str
-
-
-@dataclass(frozen=True)
-class Written:
-    """One text.
-
-    ids     (N,) int64, its words without the prompt; the word that ended it is among them
-    text    without that word and without a stop string; None where no tokenizer was given
-    reason  why it ended
-    score   of a beam: the sum of log-likelihoods over the length to the power of the length penalty
-    """
-
-    ids: Tensor
-    text: str | None
-    reason: Reason
-    score: float | None = None
-
-
-@dataclass(frozen=True)
-class Rate:
-    """What was done in which time: words read (once for all samples of a prompt) and words written, seconds of both."""
-
-    read: int
-    written: int
-    read_seconds: float
-    write_seconds: float
-
-    @property
-    def words_per_second(self) -> float:
-        """Words written in a second."""
-        return self.written / self.write_seconds if self.write_seconds else 0.0
-
-    def line(self) -> str:
-        """One line that says so.
-
-        >>> Rate(10, 30, 0.5, 2.0).line()
-        'read 10 words in 0.50 s (20/s), wrote 30 in 2.00 s (15/s)'
-        """
-        reading = self.read / self.read_seconds if self.read_seconds else 0.0
-        return (
-            f"read {self.read} words in {self.read_seconds:.2f} s ({reading:.0f}/s), "
-            f"wrote {self.written} in {self.write_seconds:.2f} s ({self.words_per_second:.0f}/s)"
-        )
-
-
-@dataclass(frozen=True)
-class Generation:
-    """Texts, what they leave (a row for each), and the rate."""
-
-    rows: tuple[Written, ...]
-    past: Past
-    rate: Rate
 
 
 @dataclass(frozen=True)
@@ -271,7 +209,9 @@ def generate(
     tokenizer: Tokens | None = None,
     bos: int | None = None,
 ) -> Generation:
-    """All that `Writer` writes, with the same arguments."""
+    """All that `Writer` writes, with the same arguments; where more than one beam is followed, the best text of each prompt."""
+    if sampling.num_beams > 1:
+        return beam_search(network, prompts, sampling, past=past, n_best=samples, tokenizer=tokenizer, bos=bos)
     writer = Writer(network, prompts, sampling, past=past, samples=samples, tokenizer=tokenizer, bos=bos)
     for _ in writer:
         pass

@@ -94,7 +94,7 @@ class Past:
     def tree(self, network: LanguageNetwork) -> State:
         """All of it as tensors, and which network it belongs to."""
         lengths = torch.tensor([len(row) for row in self.tail])
-        tail = torch.nn.utils.rnn.pad_sequence(self.tail, batch_first=True)
+        tail = torch.nn.utils.rnn.pad_sequence([*self.tail], batch_first=True)
         mark = torch.full((len(self),), mark_of(network))
         return (self.state, self.logits, tail, lengths, self.seen, self.read, self.written, mark)
 

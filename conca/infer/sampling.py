@@ -86,6 +86,12 @@ class Sampling:
             raise BadInput("a stop string is empty; leave it out, or say where to stop")
         if any(isinstance(word, bool) or not isinstance(word, int) or word < 0 for word in self.eos):
             raise BadInput(f"eos must be words (whole numbers from 0 on), not {self.eos!r}")
+        if self.num_beams > 1 and not self.greedy:
+            raise BadInput(
+                "beams follow the likeliest words and draw none; leave num_beams out, or what asks for drawing"
+            )
+        if self.num_beams > 1 and self.stop:
+            raise BadInput("beams do not look for stop strings; leave num_beams out, or the stop strings")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
             raise BadInput(f"seed must be a whole number from 0 on, not {self.seed!r}")
 
@@ -101,8 +107,8 @@ class Sampling:
         Args:
             saved: its keys; those that are not known, and those that are null, are passed over. A config that draws and does not say
                 top_k means 50, as everywhere where such files are read.
-            overrides: fields of `Sampling`; None counts as not given. A temperature, top_k, top_p or min_p asks for drawing, unless
-                do_sample is given too.
+            overrides: fields of `Sampling`; None counts as not given. A temperature, top_k, top_p or min_p asks for drawing, and beams
+                alone for none, unless do_sample is given too.
 
         Raises:
             BadInput: for values out of range, and an override that is no field.
@@ -117,6 +123,8 @@ class Sampling:
         given = {key: value for key, value in overrides.items() if value is not None}
         if any(name in given for name in SWITCH):
             found["do_sample"] = True
+        elif given.get("num_beams", 1) != 1:
+            found["do_sample"] = False
         found |= given
         for name in ("eos", "stop"):
             value = found.get(name, ())

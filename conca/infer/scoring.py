@@ -1,0 +1,228 @@
+"""How likely a network finds a text: the log-likelihood of every word, in the memory of one block, however long the text is.
+
+    l_t = log p(w_t | w_1 ... w_{t-1}),   perplexity = exp(-mean of l),   bits per byte = -sum of l / (ln 2 * bytes)
+
+Blocks hand the state on, so their size changes nothing but rounding. The first word of a text has nothing before it: it is read, and not
+scored, unless a word to begin with or a past is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from conca.infer.past import Past
+from conca.infer.reading import quiet, read, stepping
+from conca.layers.options import whole
+from conca.models.language import LanguageNetwork
+from conca.types import BadInput
+
+__all__ = ["Ids", "Scored", "Tally", "score"]
+
+
+class Ids(Protocol):
+    """Words that lie somewhere."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, begin: int, end: int) -> NDArray[Any]:
+        """The words from `begin` up to `end`."""
+        ...
+
+
+@runtime_checkable
+class Marked(Protocol):
+    """Words of several texts, of which not all count."""
+
+    def mask(self, begin: int, end: int) -> NDArray[np.bool_]:
+        """Whether each word counts, where it is what has to be foretold."""
+        ...
+
+    def starts(self, begin: int, end: int) -> NDArray[np.bool_]:
+        """Whether a text begins at each word, which must not see the one before."""
+        ...
+
+
+class Lying:
+    """Words in memory, as `Ids`. Raises BadInput for anything but whole numbers in a row."""
+
+    def __init__(self, ids: Tensor | NDArray[Any] | Sequence[int]) -> None:
+        self.ids = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else np.asarray(ids)
+        if self.ids.ndim != 1 or (len(self.ids) and not np.issubdtype(self.ids.dtype, np.integer)):
+            raise BadInput(f"expected words (whole numbers in a row), got {self.ids.dtype} of shape {self.ids.shape}")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def read(self, begin: int, end: int) -> NDArray[Any]:
+        """The words from `begin` up to `end`."""
+        return self.ids[begin:end]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A block of a text: where it begins, its words (N,) and their log-likelihoods (N,) in nats, NaN where a word is not scored."""
+
+    begin: int
+    ids: NDArray[np.int64]
+    loglik: NDArray[np.float64]
+
+
+@dataclass
+class Tally:
+    """What blocks come to: how many words were scored, and the nats that they cost.
+
+    >>> tally = Tally()
+    >>> tally.add(Scored(0, np.array([3, 4]), np.array([np.nan, -math.log(2)])))
+    >>> tally.words, tally.perplexity, tally.bits_per_byte(2)
+    (1, 2.0, 0.5)
+    """
+
+    words: int = 0
+    nats: float = 0.0
+
+    def add(self, scored: Scored) -> None:
+        """One block more."""
+        counts = ~np.isnan(scored.loglik)
+        self.words += int(counts.sum())
+        self.nats -= float(scored.loglik[counts].sum())
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the nats for each word; NaN without words."""
+        return _exp(self.nats / self.words) if self.words else math.nan
+
+    @property
+    def bits_per_word(self) -> float:
+        """Bits for each word; NaN without words."""
+        return self.nats / math.log(2) / self.words if self.words else math.nan
+
+    def bits_per_byte(self, n_bytes: int) -> float:
+        """Bits for each of the bytes that the scored words stand for; NaN without bytes."""
+        return self.nats / math.log(2) / n_bytes if n_bytes else math.nan
+
+
+def _exp(value: float) -> float:
+    """exp, infinity where it is too large."""
+    return math.exp(value) if value < 709 else math.inf
+
+
+def score(
+    network: LanguageNetwork,
+    source: Ids | Tensor | NDArray[Any] | Sequence[int],
+    *,
+    begin: int = 0,
+    end: int | None = None,
+    block: int = 2048,
+    past: Past | None = None,
+    bos: int | None = None,
+) -> Iterator[Scored]:
+    """The log-likelihoods of the words from `begin` up to `end`, block by block, each while it is asked for.
+
+    Args:
+        network: what reads.
+        source: words in memory, or what has `read(begin, end)`; where it also has `mask` and `starts`, texts begin where these say, and
+            only words of the mask are scored (never the first of a text, unless `bos` is given).
+        begin, end: which words.
+        block: words that are read at once.
+        past: one text that these words follow.
+        bos: a word that stands before each text, and is not scored.
+
+    Raises:
+        BadInput: for no words, words that the network does not have, and several pasts.
+    """
+    if not whole(block):
+        raise BadInput(f"block must be a whole number from 1 on, not {block!r}")
+    if past is not None and len(past) != 1:
+        raise BadInput(f"one text is scored, and the past is of {len(past)}; take one of them")
+    found: Ids = source if hasattr(source, "read") else Lying(source)  # type: ignore[arg-type,assignment]
+    end = len(found) if end is None else min(end, len(found))
+    if begin < 0 or begin >= end:
+        raise BadInput(f"there are no words from {begin} to {end} to score")
+    return _blocks(network, found, begin, end, block, past, bos)
+
+
+def _blocks(
+    network: LanguageNetwork, source: Ids, begin: int, end: int, block: int, past: Past | None, bos: int | None
+) -> Iterator[Scored]:
+    """What `score` gives."""
+    scorer = Scorer(network, past, bos)
+    for first in range(begin, end, block):
+        last = min(first + block, end)
+        ids = np.asarray(source.read(first, last)).astype(np.int64)
+        wrong = ids[(ids < 0) | (ids >= network.config.n_words)]
+        if len(wrong):
+            at = first + int(np.flatnonzero(ids == wrong[0])[0])
+            raise BadInput(
+                f"word {at}: {wrong[0]} is not among the {network.config.n_words} of the network; is it another's tokenizer?"
+            )
+        marked = source if isinstance(source, Marked) else None
+        starts = None if marked is None else np.array(marked.starts(first, last), dtype=bool)
+        loglik = scorer.block(ids, starts)
+        if marked is not None:
+            mask = np.asarray(marked.mask(first, last), dtype=bool)
+            opens = np.zeros(len(ids), dtype=bool) if bos is None or starts is None else starts
+            loglik[~(mask | opens)] = np.nan
+        yield Scored(first, ids, loglik)
+
+
+class Scorer:
+    """Reads one text on and on; what it holds is the state and the last vector, or the logits, of what was read.
+
+    Args:
+        network: what reads.
+        past: what was read before.
+        bos: stands before each text.
+    """
+
+    def __init__(self, network: LanguageNetwork, past: Past | None, bos: int | None) -> None:
+        self.network = network
+        self.device = network.norm.weight.device
+        start = Past.start(network, 1) if past is None else past
+        self.bos = None
+        if bos is not None:
+            self.bos = read(network, Past.start(network, 1).followed([torch.tensor([bos])]), stepping(network))
+            start = self.bos if past is None else past
+        start = read(network, start, stepping(network))
+        self.state = start.state
+        self.logits: Tensor | None = start.logits if int(start.read) else None
+        self.h: Tensor | None = None
+
+    def block(self, ids: NDArray[np.int64], starts: NDArray[np.bool_] | None) -> NDArray[np.float64]:
+        """Log-likelihoods (N,) of the next words (N,), NaN where nothing stands before; `starts` (N,): where a text begins."""
+        words = torch.from_numpy(ids).to(self.device)
+        with quiet(self.network):
+            loglik = torch.full((len(ids),), math.nan, dtype=torch.float64)
+            cuts = [0, len(ids)] if starts is None else [0, *np.flatnonzero(starts).tolist(), len(ids)]
+            if self.bos is None:
+                flags = None if starts is None or not starts.any() else torch.from_numpy(starts)
+                self._run(words, loglik, flags)
+            else:  # what stands before each text is no word of the block
+                for a, b in zip(cuts, cuts[1:]):
+                    if starts is not None and a < len(ids) and starts[a]:
+                        self.state, self.logits, self.h = self.bos.state, self.bos.logits, None
+                    if a < b:
+                        self._run(words[a:b], loglik[a:b], None)
+        return loglik.numpy()
+
+    def _run(self, words: Tensor, loglik: Tensor, starts: Tensor | None) -> None:
+        """Read words (N,), and write their log-likelihoods into `loglik` (N,)."""
+        flags = None if starts is None else starts.to(self.device)[None]
+        h, self.state = self.network.read(words[None], self.state, starts=flags)
+        if self.logits is not None:
+            loglik[:1] = -cross_entropy(self.logits.to(h.dtype), words[:1])
+        elif self.h is not None:
+            loglik[:1] = -self.network.loss(self.h, words[:1], reduction="none")
+        if len(words) > 1:
+            loglik[1:] = -self.network.loss(h[0, :-1], words[1:], reduction="none")
+        if starts is not None:
+            loglik[starts] = math.nan
+        self.logits, self.h = None, h[0, -1:].clone()
