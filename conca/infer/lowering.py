@@ -17,6 +17,7 @@ from torch.nn.modules import module as registry
 from conca.layers.mamba import Mamba
 from conca.layers.mamba2 import Mamba2
 from conca.layers.mixer import Mixer
+from conca.layers.narrow_words import NarrowWords
 from conca.layers.norm import GatedNorm, RMSNorm
 from conca.layers.quantised import HalfLinear, Int8Linear, plain_linear, unobserved
 from conca.layers.short_conv import ShortConv
@@ -39,7 +40,7 @@ from conca.ops.program import (
 __all__ = ["Lowering", "Watch", "finished", "lowered", "precision_of"]
 
 Prepared = tuple[Instruction, ...]
-NARROW = (Int8Linear, HalfLinear)
+NARROW = (Int8Linear, HalfLinear, NarrowWords)
 VERSION, TRAINING = attrgetter("_version"), itemgetter("training")
 OPTIONS = "eps", "activation", "hold", "norm_first", "groups", "decay", "gate", "select_norm"
 """Attributes of known layers that their numbers depend on."""

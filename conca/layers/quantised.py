@@ -1,135 +1,199 @@
-"""Linear maps whose weights are kept in int8 or bfloat16: a quarter or half of the memory, and of the time of decoding.
+"""Linear maps and tables whose weights are kept in int8 or bfloat16: a quarter or half of the memory, and of the time of decoding.
 
-    y = scale * (W x) + bias                            W in int8 with a scale for each row, or in bfloat16 without
-
-Activations keep their type: with one row, or a few, reading W is the work, and rounding them would gain nothing. Many rows multiply
-pieces of W that are widened for it. The weights are buffers: they are not trained, and gradients to the input pass through.
+`narrowed` makes them of a model that is there; `put` and `skeleton` while one is read, so that it never has to be there whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Self
+from collections.abc import Iterable
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as registry
 
+from conca.layers.narrow import DTYPES, Narrow, empty_rows, rounded_rows
+from conca.layers.narrow_words import NarrowWords
+from conca.layers.words import Words
 from conca.ops.doors import traced
-from conca.ops.one_row import FEW, one_row, one_row_plain, quantised_rows
+from conca.ops.one_row import FEW, one_row
 from conca.types import BadInput, nearest
 
-__all__ = ["HalfLinear", "Int8Linear", "NarrowLinear", "linear_row", "narrowed", "plain_linear"]
+__all__ = [
+    "HalfLinear",
+    "Int8Linear",
+    "NarrowLinear",
+    "kind_of",
+    "linear_row",
+    "narrow_of",
+    "narrowed",
+    "plain_linear",
+    "put",
+    "skeleton",
+]
 
-PIECE = 4096
-"""Rows of the weights that are widened at once for many rows of x."""
+Rows = tuple[Tensor, Tensor | None]
 
 
-class NarrowLinear(nn.Module):
+class NarrowLinear(Narrow):
     """A linear map with narrow weights (O, K), scales (O,) or none, and a bias (O,) or none."""
 
-    weight: Tensor
-    scale: Tensor | None
-    bias: Tensor | None
+    keeps: ClassVar[str]
 
     def __init__(self, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> None:
-        super().__init__()
+        super().__init__(weight, scale, bias)
         self.out_features, self.in_features = weight.shape
-        self.register_buffer("weight", weight)
-        self.register_buffer("scale", scale)
-        self.register_buffer("bias", bias)
 
     @classmethod
     def from_linear(cls, linear: nn.Linear) -> Self:
-        """The same map, rounded."""
-        raise NotImplementedError(f"{cls.__name__} does not define from_linear")
+        """The same map, rounded. Raises BadInput if a weight is not finite."""
+        weight, scale = rounded_rows(linear.weight, cls.keeps)
+        return cls(weight, scale, None if linear.bias is None else linear.bias.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
         """y (..., O) of x (..., K), in the type of x. Raises ValueError for another width, and for integers."""
-        if x.dim() < 1 or x.shape[-1] != self.in_features or not x.is_floating_point():
-            name = type(self).__name__
-            raise ValueError(f"{name}: expected numbers (..., {self.in_features}), got {x.dtype} {tuple(x.shape)}")
-        rows = x.reshape(-1, self.in_features)
-        few = len(rows) <= FEW and not (torch.is_grad_enabled() and x.requires_grad)
-        y = one_row(rows, self.weight, self.bias, self.scale) if few else self._many(rows)
-        return y.view(*x.shape[:-1], self.out_features)
-
-    def _many(self, x: Tensor) -> Tensor:
-        scale, bias = self.scale, self.bias
-        parts = [
-            one_row_plain(x, self.weight[o], None if bias is None else bias[o], None if scale is None else scale[o])
-            for o in (slice(i, i + PIECE) for i in range(0, self.out_features, PIECE))
-        ]
-        return torch.cat(parts, -1)
+        return self.product(x)
 
     def extra_repr(self) -> str:
         """Sizes, as `nn.Linear` shows them."""
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        weight, scale = self.weight, self.scale
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.weight.dtype != weight.dtype:  # what was rounded gains nothing by more bits
-            self.weight = weight.to(self.weight.device)
-        if scale is not None and self.scale is not None and self.scale.element_size() < 4:
-            self.scale = scale.to(self.scale.device)
-        return self
-
 
 class Int8Linear(NarrowLinear):
-    """Weights in int8, the largest of a row at 127."""
+    """Weights in int8, the largest of a row at 127: each is rounded to 1 / 254 of it at most."""
 
-    @classmethod
-    def from_linear(cls, linear: nn.Linear) -> Self:
-        """The same map, each weight rounded to 1 / 254 of the largest of its row at most. Raises BadInput if one is not finite."""
-        weight, scale = quantised_rows(linear.weight)
-        return cls(weight, scale, None if linear.bias is None else linear.bias.detach().clone())
+    keeps = "int8"
 
 
 class HalfLinear(NarrowLinear):
-    """Weights in bfloat16, under activations of any type."""
+    """Weights in bfloat16, 8 bits each, under activations of any type."""
 
-    @classmethod
-    def from_linear(cls, linear: nn.Linear) -> Self:
-        """The same map, each weight rounded to 8 bits."""
-        return cls(
-            linear.weight.detach().bfloat16(), None, None if linear.bias is None else linear.bias.detach().clone()
-        )
+    keeps = "bfloat16"
 
 
 KINDS: dict[str, type[NarrowLinear]] = {"int8": Int8Linear, "bfloat16": HalfLinear}
+WIDE = nn.Linear, Words
+"""What is narrowed."""
 
 
 def narrowed(model: nn.Module, kind: str = "int8", names: Iterable[str] | None = None) -> nn.Module:
-    """Put narrow maps in the place of the `nn.Linear` in a model, and give the model back.
+    """Put narrow maps and tables in the place of the `nn.Linear` and `Words` in a model, and give the model back.
+
+    A weight that two of them share stays shared.
 
     Args:
-        model: changed in place; when it is itself an `nn.Linear`, its narrow map comes back.
+        model: changed in place; when it is itself an `nn.Linear` or `Words`, its narrow one comes back.
         kind: "int8" or "bfloat16".
         names: qualified names as in `model.named_modules()`, or last parts of them ("in_proj"), one or several; None takes all.
 
     Raises:
-        BadInput: for an unknown kind, a name that no `nn.Linear` has, and for a map that is hooked or parametrised.
+        BadInput: for an unknown kind, a name that nothing to narrow has, and for a map that is hooked or parametrised.
     """
     if kind not in KINDS:
         raise BadInput(f"narrowed: unknown kind {kind!r}; {nearest(kind, KINDS)}")
-    found = {name: module for name, module in model.named_modules(remove_duplicate=False) if type(module) is nn.Linear}
+    found = {name: module for name, module in model.named_modules(remove_duplicate=False) if type(module) in WIDE}
     wanted = None if names is None else {names} if isinstance(names, str) else set(names)
     for name in wanted or ():
         if not any(name in (full, full.rpartition(".")[2]) for full in found):
-            raise BadInput(f"narrowed: the model has no nn.Linear named {name!r}; {nearest(name, found)}")
-    made: dict[nn.Module, NarrowLinear] = {}
-    for name, linear in found.items():
+            raise BadInput(f"narrowed: the model has no nn.Linear or Words named {name!r}; {nearest(name, found)}")
+    made: dict[nn.Module, nn.Module] = {}
+    rounded: dict[Tensor, Rows] = {}
+    for name, module in found.items():
         if wanted is not None and not wanted & {name, name.rpartition(".")[2]}:
             continue
-        if not plain_linear(linear):
+        weight = module._parameters.get("weight")
+        if not unchanged(module) or weight is None:
             raise BadInput(f"narrowed: {name or 'the map'} is hooked or parametrised; take that away first")
-        new = made.setdefault(linear, KINDS[kind].from_linear(linear))
+        if module not in made:
+            if weight not in rounded:
+                rounded[weight] = rounded_rows(weight, kind)
+            made[module] = _around(kind, module, *rounded[weight])
         if not name:
-            return new
+            return made[module]
         parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, new)
+        setattr(model.get_submodule(parent), last, made[module])
     return model
+
+
+def narrow_of(kind: str, module: nn.Module, weight: Tensor) -> Narrow:
+    """The narrow module with this weight that takes the place of an `nn.Linear` or `Words`; of the module only the bias is kept.
+
+    Raises:
+        BadInput: for an unknown kind, another module, another shape, and a weight that is not finite.
+    """
+    if type(module) not in WIDE:
+        raise BadInput(f"narrowed: {type(module).__name__} is neither an nn.Linear nor Words")
+    if module.weight.shape != weight.shape:
+        raise BadInput(f"narrowed: expected a weight {tuple(module.weight.shape)}, got {tuple(weight.shape)}")  # type: ignore[arg-type]
+    return _around(kind, module, *rounded_rows(weight, kind))
+
+
+def _around(kind: str, module: nn.Module, weight: Tensor, scale: Tensor | None) -> Narrow:
+    """A narrow module in the place of another, with the rows given to it."""
+    own = module.weight
+    assert isinstance(own, Tensor)
+    scale = None if scale is None else scale.to(torch.promote_types(own.dtype, torch.float32))
+    new: Narrow
+    if isinstance(module, Words):
+        new = NarrowWords(weight, scale, dtype=own.dtype)
+    else:
+        bias = module.bias
+        new = KINDS[kind](weight, scale, bias.detach().clone() if isinstance(bias, Tensor) else None)
+    return new.train(module.training)
+
+
+def skeleton(model: nn.Module, kind: str) -> nn.Module:
+    """Put narrow modules without numbers in the place of every `nn.Linear` and `Words`, for `load_state_dict(..., assign=True)`.
+
+    Those of a model under torch.device("meta") take no memory. Raises BadInput for an unknown kind.
+    """
+    for name, module in [*model.named_modules(remove_duplicate=False)]:
+        if type(module) in WIDE and name:
+            parent, _, last = name.rpartition(".")
+            new = _around(kind, module, *empty_rows(module.weight, kind))
+            setattr(model.get_submodule(parent), last, new)
+    return model
+
+
+def put(model: nn.Module, name: str, tensor: Tensor, kind: str | None = None) -> None:
+    """A tensor that has been read takes its place in a model that was built under torch.device("meta"), as it is.
+
+    Args:
+        model: has a parameter or buffer of this name.
+        name: as in its state_dict.
+        tensor: its numbers.
+        kind: the weights of `nn.Linear` and `Words` are narrowed on the way, "int8" or "bfloat16"; None: they are not.
+
+    Raises:
+        BadInput: for a name the model does not have, another shape, an unknown kind, and a weight to narrow that is not finite.
+    """
+    path, _, last = name.rpartition(".")
+    places = dict(model.named_modules(remove_duplicate=False))
+    module = places.get(path)
+    slots = {} if module is None else module._parameters if last in module._parameters else module._buffers
+    old = slots.get(last)
+    if module is None or old is None:
+        raise BadInput(f"the model has no tensor '{name}'; {nearest(name, model.state_dict())}")
+    if old.shape != tensor.shape:
+        raise BadInput(f"'{name}' is {tuple(tensor.shape)}, but the model has {tuple(old.shape)} there")
+    if kind is not None and last == "weight" and type(module) in WIDE:
+        new = narrow_of(kind, module, tensor)
+        for full, other in places.items():
+            if other is module:
+                parent, _, own = full.rpartition(".")
+                setattr(places[parent], own, new)
+    elif last in module._parameters:
+        module._parameters[last] = nn.Parameter(tensor, requires_grad=old.requires_grad and tensor.is_floating_point())
+    elif isinstance(module, Narrow) and last == "weight" and tensor.dtype != old.dtype:
+        raise BadInput(f"'{name}' is {tensor.dtype}, but the model keeps it in {old.dtype}")
+    else:
+        module._buffers[last] = tensor
+
+
+def kind_of(model: nn.Module) -> str | None:
+    """What the weights of a model are kept in: "int8" if any are, "bfloat16" if any are, None if it has no narrow module."""
+    found = {module.kind for module in model.modules() if isinstance(module, Narrow)}
+    return next((kind for kind in DTYPES if kind in found), None)
 
 
 OBSERVERS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -145,6 +209,13 @@ def plain_linear(module: nn.Module) -> bool:
         and type(module._parameters.get("weight")) is nn.Parameter
         and type(module._parameters.get("bias", 0)) in (nn.Parameter, type(None))
     )
+
+
+def unchanged(module: nn.Module) -> bool:
+    """Whether a map or a table is only its own weight and bias: no hook, no replaced part."""
+    if type(module) is nn.Linear:
+        return plain_linear(module)
+    return unobserved(module) and type(module._parameters.get("weight")) is nn.Parameter
 
 
 def unobserved(module: nn.Module) -> bool:

@@ -13,8 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from conca.layers.narrow import Narrow
+from conca.layers.narrow_words import NarrowWords
 from conca.layers.norm import RMSNorm
 from conca.layers.options import whole
+from conca.layers.quantised import NarrowLinear
 from conca.layers.rows import left_to_right, right_to_left
 from conca.layers.words import Words
 from conca.models.stack import pattern
@@ -97,11 +100,12 @@ class LanguageNetwork(nn.Module):
     def __init__(self, config: LanguageConfig) -> None:
         super().__init__()
         self.config = config
-        self.words = Words(config.n_words, config.d_model, std=config.std)
+        self.words: Words | NarrowWords = Words(config.n_words, config.d_model, std=config.std)
         self.stack = pattern(config.layers, config.d_model, dropout=config.dropout, eps=config.eps)
         self.norm = RMSNorm(config.d_model, eps=config.eps)
-        self.head = None if config.tied else nn.Linear(config.d_model, config.n_words, bias=False)
-        if self.head is not None:
+        self.head: nn.Linear | NarrowLinear | None = None
+        if not config.tied:
+            self.head = nn.Linear(config.d_model, config.n_words, bias=False)
             nn.init.normal_(self.head.weight, std=config.std)
 
     @property
@@ -156,9 +160,10 @@ class LanguageNetwork(nn.Module):
             target: the words that came; where it is `ignore`, nothing counts.
             reduction: "mean", "sum", or "none" (one number for each).
         """
-        if self.head is None:
-            return self.words.loss(h, target, ignore=ignore, reduction=reduction)
-        return linear_cross_entropy(h, self.head.weight, target, ignore=ignore, reduction=reduction)
+        table = self.words if self.head is None else self.head
+        if isinstance(table, Words | Narrow):
+            return table.loss(h, target, ignore=ignore, reduction=reduction)
+        return linear_cross_entropy(h, table.weight, target, ignore=ignore, reduction=reduction)
 
     def step(self, ids: Tensor, state: States) -> tuple[Tensor, States]:
         """One word of each text: ids (B,) give logits (B, V)."""

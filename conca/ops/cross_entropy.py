@@ -23,7 +23,7 @@ from conca.ops.doors import apply, opened, plain_wanted, raised, rows_of_all, tr
 from conca.ops.embedding import announced
 from conca.types import BadInput, nearest
 
-__all__ = ["linear_cross_entropy", "linear_cross_entropy_plain"]
+__all__ = ["check_shapes", "linear_cross_entropy", "linear_cross_entropy_plain", "softmax_rows"]
 
 Two = tuple[Tensor, Tensor]
 Three = tuple[Tensor, Tensor, Tensor]
@@ -54,7 +54,7 @@ def linear_cross_entropy(
         BadInput: for shapes and types that do not fit, and an unknown reduction.
         IndexError: for a label that is neither in range nor ignored.
     """
-    _check(x_BD, w_VD, target_B, reduction)
+    check_shapes(x_BD, w_VD, target_B, reduction)
     if plain_wanted() or not x_BD.dtype.is_floating_point:
         return linear_cross_entropy_plain(x_BD, w_VD, target_B, ignore=ignore, reduction=reduction)
     dtype = torch.promote_types(raised(x_BD.dtype), raised(w_VD.dtype))
@@ -74,7 +74,7 @@ def linear_cross_entropy_plain(
     x_BD: Tensor, w_VD: Tensor, target_B: Tensor, *, ignore: int = -100, reduction: Reduction = "mean"
 ) -> Tensor:
     """`linear_cross_entropy` by PyTorch, all logits at once. Differentiable any number of times."""
-    _check(x_BD, w_VD, target_B, reduction)
+    check_shapes(x_BD, w_VD, target_B, reduction)
     dtype = torch.promote_types(raised(x_BD.dtype), raised(w_VD.dtype))
     x, target = x_BD.reshape(-1, x_BD.shape[-1]).to(dtype), target_B.reshape(-1)
     x = torch.where((target == ignore)[:, None], 0, x)
@@ -82,7 +82,7 @@ def linear_cross_entropy_plain(
     return loss.view(target_B.shape if reduction == "none" else ())
 
 
-def _check(x: Tensor, w: Tensor, target: Tensor, reduction: str) -> None:
+def check_shapes(x: Tensor, w: Tensor, target: Tensor, reduction: str) -> None:
     """Raises BadInput where the arguments do not fit together."""
     if x.ndim == 0 or w.ndim != 2 or x.shape[-1] != w.shape[1] or x.shape[:-1] != target.shape or w.shape[0] == 0:
         line = (
@@ -102,7 +102,7 @@ def _wanted(x: Tensor, w: Tensor) -> tuple[bool, bool]:
     return (False, False) if transformed() else (x.requires_grad, w.requires_grad)
 
 
-def _softmax_rows(logits: Tensor, target: Tensor, scale: Tensor, keep: bool) -> Tensor:
+def softmax_rows(logits: Tensor, target: Tensor, scale: Tensor, keep: bool) -> Tensor:
     """What the kernel does, in PyTorch: the cross entropy (B,) of each row; with `keep` the logits become their gradient."""
     goal = target[:, None]
     mass = logits.logsumexp(-1, keepdim=True)
@@ -127,7 +127,7 @@ def _pieces(
         x, target, scale = x[valid], target[valid], scale[valid]
     loss, dx = x.new_empty(len(x)), torch.empty_like(x) if want_x else x.new_empty(0)
     dw = torch.empty_like(w, memory_format=torch.contiguous_format) if want_w else w.new_empty(0)
-    body = bodies.kernel("cross_entropy", x.device.type) or _softmax_rows
+    body = bodies.kernel("cross_entropy", x.device.type) or softmax_rows
     count = max(1, -(-len(x) * len(w) // max(PIECE, ROWS * len(w))))
     edges = [len(x) * i // count for i in range(count + 1)]
     logits = x.new_empty(max(b - a for a, b in pairwise(edges)), len(w))

@@ -22,6 +22,9 @@ __all__ = ["FEW", "one_row", "one_row_plain", "quantised_rows"]
 FEW = 8
 """Rows of x up to which the kernel is the faster one."""
 
+PIECE = 1024
+"""Rows of weights that are rounded at once."""
+
 FULL = (torch.float32, torch.float64)
 NARROW = (torch.bfloat16, torch.int8)
 
@@ -71,9 +74,16 @@ def quantised_rows(w_OK: Tensor) -> tuple[Tensor, Tensor]:
     A row of zeros has scale 0. Raises BadInput if a weight is not finite.
     """
     w_OK = w_OK.detach()
-    if not bool(w_OK.isfinite().all()):
-        raise BadInput("weights that are not finite cannot be kept in int8; look for the step at which they diverged")
-    wide = w_OK.to(torch.promote_types(w_OK.dtype, torch.float32))
-    scale_O = wide.abs().amax(1) / 127 if w_OK.shape[1] else wide.new_zeros(len(wide))
-    steps = wide / torch.where(scale_O > 0, scale_O, 1)[:, None]
-    return steps.round().clamp(-127, 127).to(torch.int8), scale_O
+    wide = torch.promote_types(w_OK.dtype, torch.float32)
+    narrow_OK, scale_O = torch.empty_like(w_OK, dtype=torch.int8, memory_format=torch.contiguous_format), []
+    for rows, out in zip(torch.split(w_OK, PIECE), torch.split(narrow_OK, PIECE)):
+        rows = rows.to(wide)
+        largest = rows.abs().amax(1) if w_OK.shape[1] else rows.new_zeros(len(rows))
+        if not bool(largest.isfinite().all()):
+            raise BadInput(
+                "weights that are not finite cannot be kept in int8; look for the step at which they diverged"
+            )
+        scale = largest / 127
+        out.copy_((rows / torch.where(scale > 0, scale, 1)[:, None]).round_().clamp_(-127, 127))
+        scale_O.append(scale)
+    return narrow_OK, torch.cat(scale_O) if scale_O else w_OK.new_empty(0, dtype=wide)

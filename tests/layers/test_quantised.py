@@ -21,7 +21,7 @@ BOTH = pytest.mark.parametrize("kind", [Int8Linear, HalfLinear])
 @BOTH
 @pytest.mark.parametrize("shape", [(0,), (1,), (2, 3), (FEW + 1,), (3, 5000)])
 def test_it_is_the_map_of_its_rounded_weights(kind, shape, monkeypatch):
-    monkeypatch.setattr("conca.layers.quantised.PIECE", 4)
+    monkeypatch.setattr("conca.layers.narrow.PIECE", 4)
     linear = nn.Linear(10, 11)
     narrow = kind.from_linear(linear)
     rounded = narrow.weight.double() if narrow.scale is None else narrow.weight * narrow.scale[:, None]
@@ -87,7 +87,7 @@ def test_which_are_swapped():
     assert model["b"][1] is model["c"]
     assert type(narrowed(nn.Linear(2, 2), "bfloat16")) is HalfLinear
     assert type(narrowed(model, names="b.0")["b"][0]) is Int8Linear
-    with pytest.raises(BadInput, match=r"no nn\.Linear named 'd'"):
+    with pytest.raises(BadInput, match=r"no nn\.Linear or Words named 'd'"):
         narrowed(model, names=["d"])
     with pytest.raises(BadInput, match="unknown kind 'int9'; did you mean 'int8'"):
         narrowed(model, "int9")
