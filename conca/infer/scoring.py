@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -78,22 +79,28 @@ class Scored:
 
 @dataclass
 class Tally:
-    """What blocks come to: how many words were scored, and the nats that they cost.
+    """What blocks come to.
+
+    words  that were scored
+    nats   that they cost
+    bytes  that they stand for
 
     >>> tally = Tally()
-    >>> tally.add(Scored(0, np.array([3, 4]), np.array([np.nan, -math.log(2)])))
-    >>> tally.words, tally.perplexity, tally.bits_per_byte(2)
+    >>> tally.add(Scored(0, np.array([3, 4]), np.array([np.nan, -math.log(2)])), sizes=np.array([1, 2]))
+    >>> tally.words, tally.perplexity, tally.bits_per_byte
     (1, 2.0, 0.5)
     """
 
     words: int = 0
     nats: float = 0.0
+    bytes: int = 0
 
-    def add(self, scored: Scored) -> None:
-        """One block more."""
+    def add(self, scored: Scored, sizes: NDArray[np.integer[Any]] | None = None) -> None:
+        """One block more; `sizes` (N,): bytes that each of its words stands for."""
         counts = ~np.isnan(scored.loglik)
         self.words += int(counts.sum())
         self.nats -= float(scored.loglik[counts].sum())
+        self.bytes += 0 if sizes is None else int(sizes[counts].sum())
 
     @property
     def perplexity(self) -> float:
@@ -105,9 +112,10 @@ class Tally:
         """Bits for each word; NaN without words."""
         return self.nats / math.log(2) / self.words if self.words else math.nan
 
-    def bits_per_byte(self, n_bytes: int) -> float:
-        """Bits for each of the bytes that the scored words stand for; NaN without bytes."""
-        return self.nats / math.log(2) / n_bytes if n_bytes else math.nan
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits for each byte; NaN where bytes were not counted."""
+        return self.nats / math.log(2) / self.bytes if self.bytes else math.nan
 
 
 def _exp(value: float) -> float:
@@ -130,7 +138,7 @@ def score(
     Args:
         network: what reads.
         source: words in memory, or what has `read(begin, end)`; where it also has `mask` and `starts`, texts begin where these say, and
-            only words of the mask are scored (never the first of a text, unless `bos` is given).
+            only words of the mask are scored, and the first of a text where `bos` is given (unless only completions count).
         begin, end: which words.
         block: words that are read at once.
         past: one text that these words follow.
@@ -143,7 +151,7 @@ def score(
         raise BadInput(f"block must be a whole number from 1 on, not {block!r}")
     if past is not None and len(past) != 1:
         raise BadInput(f"one text is scored, and the past is of {len(past)}; take one of them")
-    found: Ids = source if hasattr(source, "read") else Lying(source)  # type: ignore[arg-type,assignment]
+    found: Ids = source if hasattr(source, "read") else Lying(source)
     end = len(found) if end is None else min(end, len(found))
     if begin < 0 or begin >= end:
         raise BadInput(f"there are no words from {begin} to {end} to score")
@@ -158,20 +166,22 @@ def _blocks(
     for first in range(begin, end, block):
         last = min(first + block, end)
         ids = np.asarray(source.read(first, last)).astype(np.int64)
-        wrong = ids[(ids < 0) | (ids >= network.config.n_words)]
-        if len(wrong):
-            at = first + int(np.flatnonzero(ids == wrong[0])[0])
+        n_words = network.config.n_words
+        for at in np.flatnonzero((ids < 0) | (ids >= n_words))[:1].tolist():
             raise BadInput(
-                f"word {at}: {wrong[0]} is not among the {network.config.n_words} of the network; is it another's tokenizer?"
+                f"word {first + at}: {ids[at]} is not among the {n_words} of the network; is it another's tokenizer?"
             )
-        marked = source if isinstance(source, Marked) else None
-        starts = None if marked is None else np.array(marked.starts(first, last), dtype=bool)
-        loglik = scorer.block(ids, starts)
-        if marked is not None:
-            mask = np.asarray(marked.mask(first, last), dtype=bool)
-            opens = np.zeros(len(ids), dtype=bool) if bos is None or starts is None else starts
-            loglik[~(mask | opens)] = np.nan
-        yield Scored(first, ids, loglik)
+        if not isinstance(source, Marked):
+            yield Scored(first, ids, scorer.block(ids, None))
+            continue
+        starts = np.array(source.starts(first, last), dtype=bool)
+        opens = starts & (bos is not None)
+        if past is not None and first == begin:  # whoever gives a past says that the first word follows it
+            opens[0], starts[0] = True, False
+        counts = np.array(source.mask(first, last), dtype=bool)
+        if not getattr(source, "completions", False):
+            counts |= opens
+        yield Scored(first, ids, np.where(counts, scorer.block(ids, starts), np.nan))
 
 
 class Scorer:
@@ -206,7 +216,7 @@ class Scorer:
                 flags = None if starts is None or not starts.any() else torch.from_numpy(starts)
                 self._run(words, loglik, flags)
             else:  # what stands before each text is no word of the block
-                for a, b in zip(cuts, cuts[1:]):
+                for a, b in pairwise(cuts):
                     if starts is not None and a < len(ids) and starts[a]:
                         self.state, self.logits, self.h = self.bos.state, self.bos.logits, None
                     if a < b:

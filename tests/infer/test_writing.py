@@ -1,0 +1,268 @@
+"""Writing: alone and in a batch, in one piece and in several, as transformers writes, and exactly what was kept."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+from transformers import Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM
+from transformers.generation.logits_process import (
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from conca.infer import reading
+from conca.infer.generating import generate
+from conca.infer.past import Past
+from conca.infer.reading import prompts_of
+from conca.infer.sampling import (
+    Draws,
+    Sampling,
+    at_least,
+    choose,
+    cooled,
+    likeliest,
+    nucleus,
+    penalised,
+    processed,
+)
+from conca.layers.states import leaves
+from conca.models.language import LanguageConfig, LanguageNetwork
+from conca.types import BadInput
+
+LAYERS = "mamba mamba2(d_head=4,d_state=3) attention(n_heads=2) attention(n_heads=2,window=4) lstm"
+PROMPTS = [[5, 1, 7], [2], [9, 9, 4, 3, 11, 0, 8, 6, 10, 2, 1, 1, 5], [3, 4]]
+
+
+class Bytes:
+    """Words below 256 are the bytes of UTF-8; 256 is the end of a text."""
+
+    eos = 256
+
+    def encode(self, text):
+        return list(text.encode())
+
+    def stream(self):
+        import codecs
+
+        class Stream:
+            def __init__(self):
+                self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+            def push(self, ids):
+                return self.decoder.decode(bytes(i for i in ids if i < 256))
+
+            def flush(self):
+                return self.decoder.decode(b"", True)
+
+        return Stream()
+
+
+class Pairs(Bytes):
+    """Words are two bytes each."""
+
+    def encode(self, text):
+        data = text.encode()
+        assert len(data) % 2 == 0
+        return [a * 256 + b for a, b in zip(data[::2], data[1::2])]
+
+    def stream(self):
+        class Stream:
+            def __init__(self, inner):
+                self.inner = inner
+
+            def push(self, ids):
+                return self.inner.push([byte for i in ids for byte in divmod(i, 256)])
+
+            def flush(self):
+                return self.inner.flush()
+
+        return Stream(super().stream())
+
+
+def network(layers=LAYERS, n_words=14, vocab=12, d_model=8, **options):
+    torch.manual_seed(1)
+    made = LanguageNetwork(LanguageConfig(n_words, vocab, layers, d_model, std=1.0, **options)).eval()
+    with torch.no_grad():
+        for p in made.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    return made
+
+
+def slow(net, prompt, count, sampling=None, seed=None, row=0):
+    """Greedy or drawn words by reading everything again for each."""
+    ids, draws = list(prompt), None if seed is None else Draws(seed, [row])
+    sampling = Sampling() if sampling is None else sampling
+    for _ in range(count):
+        with torch.no_grad():
+            logits = net(torch.tensor([ids]))[0][:, -1]
+        seen = torch.zeros_like(logits, dtype=torch.bool)
+        seen[0, ids] = True
+        ids.append(int(choose(processed(logits, seen, sampling, net.config.vocab), sampling, draws)))
+    return ids[len(prompt) :]
+
+
+def test_logits_are_those_of_transformers():
+    logits = 3 * torch.randn(4, 40)
+    logits[1] = logits[1].round()  # equal ones
+    ids = torch.randint(40, (4, 6))
+    seen = torch.zeros(4, 40, dtype=torch.bool).scatter(1, ids, True)
+    for ours, theirs in (
+        (penalised(logits, seen, 1.7), RepetitionPenaltyLogitsProcessor(1.7)),
+        (cooled(logits, 0.6), TemperatureLogitsWarper(0.6)),
+        (likeliest(logits, 5), TopKLogitsWarper(5)),
+        (likeliest(logits, 99), TopKLogitsWarper(99)),
+        (nucleus(logits, 0.7), TopPLogitsWarper(0.7)),
+        (nucleus(logits, 1e-9), TopPLogitsWarper(1e-9)),
+        (at_least(logits, 0.2), MinPLogitsWarper(0.2)),
+        (at_least(logits, 1.0), MinPLogitsWarper(1.0)),
+    ):
+        assert torch.equal(ours, theirs(ids, logits.clone()))
+    every = Sampling(do_sample=True, temperature=0.6, top_k=9, top_p=0.9, min_p=0.1, repetition_penalty=1.7)
+    want = logits.clone()
+    want[:, 37:] = -torch.inf
+    for step in (
+        RepetitionPenaltyLogitsProcessor(1.7),
+        TemperatureLogitsWarper(0.6),
+        TopKLogitsWarper(9),
+        TopPLogitsWarper(0.9),
+        MinPLogitsWarper(0.1),
+    ):
+        want = step(ids, want)
+    assert torch.equal(processed(logits, seen, every, 37), want)
+
+
+def test_draws_follow_the_distribution_and_nothing_else():
+    sampling = Sampling(do_sample=True)
+    logits = torch.tensor([[0.0, -torch.inf, 1.0, 2.0, -torch.inf]])
+    draws = Draws(3, range(20_000))
+    words = choose(logits.expand(20_000, -1), sampling, draws)
+    counts = words.bincount(minlength=5) / 20_000
+    assert_close(counts, logits[0].softmax(0), atol=0.012, rtol=0)
+    assert counts[[1, 4]].sum() == 0
+    first, later = Draws(5, [0, 1]), Draws(5, [1], begin=[2])
+    numbers = torch.stack([first.uniform() for _ in range(3)])
+    assert numbers.unique().numel() == 6
+    assert later.uniform() == numbers[2, 1]
+    with pytest.raises(BadInput, match="not finite"):
+        choose(torch.full((1, 3), torch.nan), sampling, draws)
+
+
+class Always:
+    def uniform(self):
+        return torch.tensor([1 - 2.0**-53])
+
+
+def test_a_number_near_one_draws_no_word_that_is_not_there():
+    logits = torch.full((1, 9), -torch.inf)
+    logits[0, 2:6] = torch.tensor([0.1, 0.3, 0.7, 0.5])
+    assert choose(logits, Sampling(do_sample=True), Always()) == 5
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_batch_says_what_each_says_alone(drawn, monkeypatch):
+    net = network()
+    options = {"max_new_tokens": 9, "do_sample": drawn, "seed": 4, "temperature": 1.5, "repetition_penalty": 1.3}
+    eos = int(generate(net, PROMPTS, Sampling(**options)).rows[0].ids[3])
+    sampling = Sampling(**options, eos=(eos,))
+    together = generate(net, PROMPTS, sampling)
+    monkeypatch.setattr(reading, "PIECE", 3)
+    monkeypatch.setattr(reading, "LEAST", 2)
+    pieces = generate(net, PROMPTS, sampling)
+    assert {row.reason for row in together.rows} == {"eos", "length"}
+    for n, (row, other, prompt) in enumerate(zip(together.rows, pieces.rows, PROMPTS)):
+        again = slow(net, prompt, len(row.ids), sampling, 4 if drawn else None, n)
+        assert row.ids.tolist() == other.ids.tolist() == again
+        assert (row.ids[-1] == eos) == (row.reason == "eos")
+        assert max(again) < 12
+        whole = torch.tensor([prompt + again])
+        past, out = together.past.take([n]), net(whole[:, :-1])
+        assert past.tail[0].tolist() == again[-1:]
+        assert_close(past.logits, out[0][:, -1])
+        with torch.no_grad():
+            assert_close(net.step(past.tail[0], past.state)[0], net(whole)[0][:, -1])
+        assert (int(past.read), int(past.written)) == (len(prompt) + len(again) - 1, len(again))
+    assert together.rate.read == sum(map(len, PROMPTS))
+    assert together.rate.written == sum(len(row.ids) for row in together.rows)
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_going_on_is_one_longer_run(drawn, tmp_path):
+    net = network()
+    options = {"do_sample": drawn, "seed": 2, "repetition_penalty": 1.2}
+    want = generate(net, PROMPTS, Sampling(max_new_tokens=10, **options))
+    past = generate(net, PROMPTS, Sampling(max_new_tokens=4, **options)).past
+    past.save(tmp_path / "state", net)
+    loaded = Past.load(tmp_path / "state", net)
+    for a, b in zip(leaves(past.tree(net)), leaves(loaded.tree(net)), strict=True):
+        assert torch.equal(a, b)
+    for before in (past, loaded, past):
+        more = generate(net, None, Sampling(max_new_tokens=6, **options), past=before)
+        assert [row.ids.tolist() for row in more.rows] == [row.ids.tolist()[4:] for row in want.rows]
+        assert more.rate.read == 4  # the last word of each, and nothing of the past
+    first = Past.start(net, 4).followed([torch.tensor(prompt[:1]) for prompt in PROMPTS])
+    rest = [prompt[1:] for prompt in PROMPTS]
+    split = generate(net, rest, Sampling(max_new_tokens=10, **options), past=reading.read(net, first, net))
+    assert [row.ids.tolist() for row in split.rows] == [row.ids.tolist() for row in want.rows]
+    with pytest.raises(BadInput, match="another model"):
+        Past.load(tmp_path / "state", network(eps=1e-3))
+    (tmp_path / "state").write_bytes(b"no")
+    with pytest.raises(BadInput, match="not a readable state"):
+        Past.load(tmp_path / "state", net)
+
+
+def theirs(kind, **options):
+    """A small model of transformers and ours with its weights."""
+    common = {
+        "vocab_size": 15,
+        "hidden_size": 8,
+        "num_hidden_layers": 2,
+        "state_size": 3,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+    }
+    if kind == "mamba":
+        model = MambaForCausalLM(MambaConfig(**common, eos_token_id=2, time_step_rank=2))
+        layers = "mamba(d_state=3,dt_rank=2)*2"
+    else:
+        sizes = {"num_heads": 4, "head_dim": 4, "n_groups": 1, "chunk_size": 4}
+        model = Mamba2ForCausalLM(Mamba2Config(**common, eos_token_id=2, tie_word_embeddings=True, **sizes))
+        layers = "mamba2(d_head=4,d_state=3)*2"
+    model = model.double().eval()
+    net = LanguageNetwork(LanguageConfig(15, 15, layers, 8)).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.4 * torch.randn_like(p))
+        weights = dict(model.state_dict())
+        weights.pop("lm_head.weight")
+        named = {}
+        for name, value in weights.items():
+            name = name.removeprefix("backbone.").replace("embeddings.", "words.").replace("norm_f.", "norm.")
+            name = name.replace("layers.", "stack.parts.").replace(".mixer.", ".inner.")
+            named[name] = value
+        for n in range(2):
+            at = f"stack.parts.{n}.inner."
+            named[at + "conv.weight"] = named.pop(at + "conv1d.weight")[:, 0].flip(1)
+            named[at + "conv.bias"] = named.pop(at + "conv1d.bias")
+            if kind == "mamba":
+                named[at + "dt_bias"] = named.pop(at + "dt_proj.bias")
+        net.load_state_dict(named)
+    return model, net
+
+
+@pytest.mark.parametrize("kind", ["mamba", "mamba2"])
+def test_texts_are_those_of_transformers(kind):
+    torch.manual_seed(3)
+    model, net = theirs(kind)
+    ids = torch.tensor([[0, 0, 0, 5, 9], [4, 3, 8, 7, 6], [0, 13, 12, 5, 3]])
+    mask = (ids != 0).long()
+    options = {"max_new_tokens": 12, "do_sample": False, "repetition_penalty": 1.3}
+    want = model.generate(ids, attention_mask=mask, **options)[:, 5:]
+    sampling = Sampling.from_generation_config(model.generation_config.to_dict(), **options)
+    assert sampling.eos == (2,)
+    got = generate(net, prompts_of(ids, mask), sampling)
+    for row, other in zip(got.rows, want):
+        assert row.ids.tolist() == other[: len(row.ids)].tolist()
+        assert not other[len(row.ids) :].any()
+    assert len({tuple(row.ids.tolist()) for row in got.rows}) == 3
