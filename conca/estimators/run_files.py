@@ -20,7 +20,7 @@ def described(folder: Path, kind: str, parts: tuple[str, ...]) -> dict[str, Any]
     """The description of a run, which has these parts. Raises BadInput for what is no run, of a newer format or of another kind."""
     saved, path = read_config(folder), folder / "config.json"
     if saved["kind"] != kind:
-        wanted = "a forecaster" if kind == "forecast" else "a classifier"
+        wanted = {"forecast": "a forecaster", "classify": "a classifier"}.get(kind, "a language model")
         raise BadInput(f"{path}: a run of kind '{saved['kind']}', not {wanted}")
     check_keys(path, saved, parts)
     return saved

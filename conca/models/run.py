@@ -8,10 +8,10 @@ import re
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 from zlib import crc32
 
 import torch
@@ -48,7 +48,14 @@ CHECKPOINT = Path("checkpoints", "last.ckpt")
 """Where a training, inside its folder, keeps what it can be taken up from."""
 TABLES = {"metrics.csv", "scores.csv", "refit_scores.csv", "target_scores.csv"}
 ARRAYS = {MODEL, LATEST, "simple.safetensors", "evaluation.safetensors"}
-CONTENTS = {CONFIG, UNFINISHED, "report.html", "checkpoints", "logs", "refit", *TABLES, *ARRAYS}
+WORDS = {
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "generation_config.json",
+}
+CONTENTS = {CONFIG, UNFINISHED, "report.html", "checkpoints", "logs", "refit", "adapter", *TABLES, *ARRAYS, *WORDS}
 """What a run folder may hold; a folder with anything else is never replaced."""
 
 
@@ -229,8 +236,10 @@ def umask() -> int:
     return mask
 
 
-def write_whole(path: Path, data: bytes | memoryview, *, shared: bool = False) -> None:
+def write_whole(path: Path, data: bytes | memoryview | Callable[[BinaryIO], object], *, shared: bool = False) -> None:
     """A file with this content, on the disk when this returns; until then what stood there stays. OSError names the file.
+
+    data: the content, or what writes it, so that a large one is never in memory as a whole.
 
     shared: nobody holds a lock of the place, so the temporary file has a name that no other has. Else its name is always the same, and
     the next write takes away what a kill left.
@@ -239,7 +248,7 @@ def write_whole(path: Path, data: bytes | memoryview, *, shared: bool = False) -
     try:
         part = new_file(path) if shared else path.with_name(path.name + ".part")
         with part.open("wb") as file:
-            file.write(data)
+            data(file) if callable(data) else file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)

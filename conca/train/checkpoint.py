@@ -20,9 +20,7 @@ FORMAT = 1
 
 def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
     """Tensors, numbers, strings, lists and dicts, on the disk when this returns. Raises OSError."""
-    memory = io.BytesIO()
-    torch.save({"conca": FORMAT, **content}, memory)
-    write_whole(path, memory.getbuffer())
+    write_whole(path, lambda file: torch.save({"conca": FORMAT, **content}, file))
 
 
 def read_checkpoint(path: Path, data: bytes) -> dict[str, Any]:

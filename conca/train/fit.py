@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 
 from conca.models.run import CHECKPOINT
 from conca.models.threads import few_threads
+from conca.train.averaged import moving, taken
 from conca.train.checkpoint import read_checkpoint
 from conca.train.course import Course, Trained
 from conca.train.keeper import Keeper
@@ -81,10 +82,11 @@ def learnt(
             with interruptible(trainer):
                 trainer.fit(learner, lesson.steps(course), DataLoader(checks, batch_size=None) if len(checks) else None)
             network.to("cpu", torch.float32)
-            averaged = learner.averaged[0].module.state_dict()
+            last = moving(network, learner.averaged[0].module)
         elif saved is not None:
-            averaged = {k.removeprefix("module."): v for k, v in saved["averaged"].items() if k.startswith("module.")}
-        network.load_state_dict(averaged if course.best is None else course.best)
+            average = {k.removeprefix("module."): v for k, v in saved["averaged"].items() if k.startswith("module.")}
+            last = average or saved["network"]
+        taken(network, last if course.best is None else course.best)
     if not all(bool(torch.isfinite(p).all()) for p in network.parameters()):
         raise BadInput(f"the training diverged with lr {recipe.lr:g}; give a smaller one")
     network.eval()
@@ -108,7 +110,7 @@ def found(folder: Path | None) -> dict[str, Any] | None:
 def taken_up(saved: dict[str, Any], recipe: Recipe, network: nn.Module) -> Course:
     """The course of a training that goes on. Raises BadInput if it is another one."""
     try:
-        course, own = Course.from_dict(saved["course"], recipe), network.state_dict()
+        course, own = Course.from_dict(saved["course"], recipe), moving(network)
         if {name: tensor.shape for name, tensor in saved["network"].items()} != {n: t.shape for n, t in own.items()}:
             raise ValueError("it is of another network")
     except (AttributeError, KeyError, TypeError, ValueError) as error:

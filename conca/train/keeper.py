@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -11,10 +10,9 @@ from typing import Any, cast
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
-from torch import Tensor
-from torch.optim.swa_utils import AveragedModel
 
 from conca.models.run import CHECKPOINT
+from conca.train.averaged import averaged_of, moving, taken
 from conca.train.checkpoint import write_checkpoint
 from conca.train.course import Course
 from conca.train.learner import Learner
@@ -23,8 +21,6 @@ from conca.types import BadInput
 
 __all__ = ["Keeper"]
 
-AVERAGE = 0.99
-"""Decay of the running average of the weights, once it has seen many steps."""
 PAUSE = 1.0
 """Seconds between two checkpoints inside an epoch, at least,"""
 SHARE = 200
@@ -50,8 +46,7 @@ class Keeper(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Everything as it was when the checkpoint was written; the learner is on its device, in its precision."""
         learner = cast(Learner, pl_module)
-        averaged = AveragedModel(learner.network, multi_avg_fn=average).requires_grad_(False)
-        learner.averaged = [averaged.eval()]
+        learner.averaged = [averaged_of(learner.network, self.course.recipe.average)]
         if self.saved is not None:
             restore(self.saved, trainer, learner)
             self.saved = None
@@ -86,7 +81,8 @@ class Keeper(Callback):
         course.total = float(self.sum)
         self.sum.zero_()
         if course.close(learner.rate, learner.measured(), learner.stops):
-            course.best = {name: tensor.clone() for name, tensor in learner.averaged[0].module.state_dict().items()}
+            found = moving(learner.network, learner.averaged[0].module)
+            course.best = {name: tensor.clone() for name, tensor in found.items()}
         trainer.should_stop = course.ended
         self.keep(trainer, learner)
         if self.folder is not None:
@@ -116,7 +112,7 @@ class Keeper(Callback):
             self.folder / CHECKPOINT,
             {
                 "course": self.course.as_dict(),
-                "network": learner.network.state_dict(),
+                "network": moving(learner.network),
                 "averaged": learner.averaged[0].state_dict(),
                 "optimizer": trainer.optimizers[0].state_dict(),
                 "scheduler": trainer.lr_scheduler_configs[0].scheduler.state_dict(),
@@ -130,7 +126,7 @@ class Keeper(Callback):
 def restore(saved: dict[str, Any], trainer: Trainer, learner: Learner) -> None:
     """What `Keeper.keep` wrote. Raises BadInput if it belongs to another network."""
     try:
-        learner.network.load_state_dict(saved["network"])
+        taken(learner.network, saved["network"])
         learner.averaged[0].load_state_dict(saved["averaged"])
         trainer.optimizers[0].load_state_dict(saved["optimizer"])
         trainer.lr_scheduler_configs[0].scheduler.load_state_dict(saved["scheduler"])
@@ -139,9 +135,3 @@ def restore(saved: dict[str, Any], trainer: Trainer, learner: Learner) -> None:
         raise BadInput(
             "the checkpoint belongs to another network; begin the training anew with force (--force)"
         ) from None
-
-
-def average(kept: Sequence[Tensor], new: Sequence[Tensor], count: Tensor | int) -> None:
-    """A running mean that forgets: the first steps weigh less and less."""
-    decay = min(AVERAGE, (int(count) + 1) / (int(count) + 10))
-    torch._foreach_lerp_(list(kept), list(new), 1 - decay)

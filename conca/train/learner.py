@@ -10,8 +10,8 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.swa_utils import AveragedModel
 
+from conca.train.averaged import Averaged
 from conca.train.course import Course
 from conca.train.groups import param_groups
 from conca.train.ranks import add_up, rank, world
@@ -25,13 +25,13 @@ class Learner(LightningModule):
     loss       of the last step
     rate       learning rate of the last step
     stops      whether the time is over, as all processes know it
-    averaged   the averaged weights
+    averaged   the network with the averaged weights
     """
 
     def __init__(self, network: nn.Module, course: Course) -> None:
         super().__init__()
         self.network, self.recipe, self.course = network, course.recipe, course
-        self.averaged: list[AveragedModel] = []  # in a list, it is no part of this module
+        self.averaged: list[Averaged] = []  # in a list, it is no part of this module
         self.loss, self.rate, self.stops, self.cut = torch.zeros(()), 0.0, False, False
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:

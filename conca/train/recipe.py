@@ -20,6 +20,7 @@ class Recipe:
     precision          as Lightning spells it
     truncate           rows after which gradients are cut, the state going on; None: never
     stop               end after exactly so many steps of the schedule; None: at its end
+    average            whether what comes out is the running average of the weights, which takes their memory once more
     """
 
     lr: float
@@ -33,6 +34,7 @@ class Recipe:
     precision: str
     truncate: int | None = None
     stop: int | None = None
+    average: bool = True
 
     @property
     def last(self) -> int:

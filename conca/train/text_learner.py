@@ -1,0 +1,86 @@
+"""How a language model learns: cross entropy of the next word, and what is measured on the way."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+
+from conca.models.language import LanguageNetwork
+from conca.train.course import Course
+from conca.train.groups import param_groups
+from conca.train.learner import Learner
+from conca.train.passages import TextBatch
+from conca.train.ranks import summed
+
+__all__ = ["TextLearner"]
+
+BETAS = 0.9, 0.95
+"""Of AdamW: gradients of text change fast."""
+WARM = 100
+"""Steps in which the rate rises, at most."""
+LEAST = 0.02
+"""What is left of the rate in the end."""
+
+
+class TextLearner(Learner):
+    """The mean cross entropy of all words that count, in nats; it is validated in bits for each byte of text."""
+
+    network: LanguageNetwork
+
+    def __init__(self, network: LanguageNetwork, course: Course) -> None:
+        super().__init__(network, course)
+        self.counted: list[Tensor] = []
+
+    def transfer_batch_to_device(self, batch: TextBatch, device: torch.device, dataloader_idx: int) -> TextBatch:
+        """The whole batch."""
+        return batch.to(device)
+
+    def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
+        """Cross entropy over the batch; where several processes train, this one's part of it."""
+        loss = lost(self.network, batch) / max(batch.whole, 1)
+        self.loss = loss.detach()
+        return loss
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin to count."""
+        self.counted = []
+
+    def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
+        """Count what the averaged weights say of a batch."""
+        total = lost(cast(LanguageNetwork, self.averaged[0].module), batch).double()
+        self.counted.append(torch.stack([total, total.new_tensor(batch.bytes)]))
+
+    def measured(self) -> dict[str, float]:
+        """val/loss, bits for each byte of the text that validates; nothing if there is none."""
+        none = torch.zeros(2, dtype=torch.float64, device=self.device)
+        total, stands = summed(torch.stack(self.counted or [none]).sum(0)).tolist()
+        self.counted = []
+        return {"val/loss": total / math.log(2) / stands} if stands else {}
+
+    def configure_optimizers(self) -> Any:
+        """AdamW; the rate rises over a few steps and falls along a cosine, by steps or, where it ends earlier, by time."""
+        recipe, course = self.recipe, self.course
+        groups = param_groups(self.network, lr=recipe.lr, weight_decay=recipe.weight_decay)
+        optimizer = AdamW(groups, betas=BETAS, foreach=True)
+        steps = recipe.epochs * recipe.steps
+        warm = min(max(steps // 20, 1), WARM)
+
+        def rate(step: int) -> float:
+            done = step / steps
+            if recipe.max_minutes is not None:
+                done = max(done, course.seconds / (60 * recipe.max_minutes))
+            fall = 0.5 * (1 + math.cos(math.pi * min(done, 1)))
+            return min(1.0, (step + 1) / warm) * (LEAST + (1 - LEAST) * fall)
+
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, rate), "interval": "step"}}
+
+
+def lost(network: LanguageNetwork, batch: TextBatch) -> Tensor:
+    """The sum of the cross entropies of what counts in a batch; logits of it are never all kept."""
+    h, _ = network.read(batch.ids, starts=batch.starts)
+    return network.loss(h, batch.target, reduction="sum")
