@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import importlib.util
 import inspect
 import os
 import pkgutil
@@ -138,6 +139,15 @@ def test_doctests(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_an_example_runs_and_is_short(path: Path, desk: Path) -> None:
+def test_an_example_runs_and_is_short(path: Path, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert path.read_text().count("\n") < 100
+    monkeypatch.setattr(sys, "argv", [str(path)])
+    monkeypatch.syspath_prepend(ROOT / ".cache" / "data")
+    missing = [
+        name for name in re.findall(r"find_spec\(\"(\w+)\"\)", path.read_text()) if not importlib.util.find_spec(name)
+    ]
+    if missing and not os.environ.get("CI"):  # there everything is installed; elsewhere it has to say what is missing
+        with pytest.raises(SystemExit, match=f"pip install .*{missing[0]}"):
+            runpy.run_path(str(path), run_name="__main__")
+        return
     runpy.run_path(str(path), run_name="__main__")
