@@ -1,5 +1,7 @@
 """Writing: alone and in a batch, in one piece and in several, as transformers writes, and exactly what was kept."""
 
+import codecs
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -12,8 +14,9 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from conca.infer import reading
-from conca.infer.generating import generate
+from conca.infer import generating, reading
+from conca.infer.beams import beam_search
+from conca.infer.generating import Writer, generate
 from conca.infer.past import Past
 from conca.infer.reading import prompts_of
 from conca.infer.sampling import (
@@ -27,6 +30,7 @@ from conca.infer.sampling import (
     penalised,
     processed,
 )
+from conca.infer.stopping import plain
 from conca.layers.states import leaves
 from conca.models.language import LanguageConfig, LanguageNetwork
 from conca.types import BadInput
@@ -44,8 +48,6 @@ class Bytes:
         return list(text.encode())
 
     def stream(self):
-        import codecs
-
         class Stream:
             def __init__(self):
                 self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -60,25 +62,24 @@ class Bytes:
 
 
 class Pairs(Bytes):
-    """Words are two bytes each."""
+    """Words are two bytes each, or one from 65536 on."""
 
     def encode(self, text):
         data = text.encode()
-        assert len(data) % 2 == 0
-        return [a * 256 + b for a, b in zip(data[::2], data[1::2])]
+        pairs = [a * 256 + b for a, b in zip(data[::2], data[1::2])]
+        return pairs + [65536 + byte for byte in data[len(data) // 2 * 2 :]]
 
     def stream(self):
-        class Stream:
-            def __init__(self, inner):
-                self.inner = inner
+        inner = super().stream()
 
+        class Stream:
             def push(self, ids):
-                return self.inner.push([byte for i in ids for byte in divmod(i, 256)])
+                return inner.push([b for i in ids for b in (divmod(i, 256) if i < 65536 else [i - 65536])])
 
             def flush(self):
-                return self.inner.flush()
+                return inner.flush()
 
-        return Stream(super().stream())
+        return Stream()
 
 
 def network(layers=LAYERS, n_words=14, vocab=12, d_model=8, **options):
@@ -266,3 +267,150 @@ def test_texts_are_those_of_transformers(kind):
         assert row.ids.tolist() == other[: len(row.ids)].tolist()
         assert not other[len(row.ids) :].any()
     assert len({tuple(row.ids.tolist()) for row in got.rows}) == 3
+
+
+def cut_short(words, tokens, stop):
+    """The text of words, as far as it has to be kept, by looking at all of it after each word."""
+    for n in range(1, len(words) + 1):
+        text = tokens.stream().push(words[:n])
+        found = [text.find(s) for s in stop if s in text]
+        if found:
+            return text[: min(found)], "stop"
+    return plain(tokens, words), "length"
+
+
+@pytest.mark.parametrize("tokens", [Bytes(), Pairs()], ids=["bytes", "pairs"])
+def test_a_stop_string_leaves_the_state_of_what_was_kept(tokens, monkeypatch):
+    """Also where a word stands across its beginning, where several are begun, and where characters are several words."""
+    n_words = 256 if type(tokens) is Bytes else 65792
+    net = network("mamba attention(n_heads=2)", n_words, n_words)
+    words = tokens.encode("aé→Xyé→ab→é" * 2)
+    for stop in (["Xy"], ["yé"], ["→Z", "→ab"], ["é→ab→éa"], ["aé"], ["zz"], ["b→éaé→X", "→é"]):
+        for cap in (len(words), 9):
+            said = iter(words)
+            monkeypatch.setattr(generating, "choose", lambda *_: torch.tensor([next(said)]))  # noqa: B023
+            writer = Writer(net, [7], Sampling(max_new_tokens=cap, stop=tuple(stop)), tokenizer=tokens)
+            pieces = list(writer)
+            (row,), past = writer.result().rows, writer.result().past
+            assert (row.text, row.reason) == cut_short(words[:cap], tokens, stop), stop
+            assert "".join(piece.text for piece in pieces) == row.text
+            assert [word for piece in pieces for word in piece.ids] == row.ids.tolist()
+            assert plain(tokens, row.ids.tolist()) == row.text
+            ids = torch.tensor([[7, *row.ids.tolist()]])
+            read = int(past.read)
+            assert past.tail[0].tolist() == ids[0, read:].tolist()
+            assert len(past.tail[0]) <= (row.reason == "length") + (type(tokens) is Pairs)
+            assert_close(past.logits, net(ids[:, :read])[0][:, -1])
+            assert past.seen[0].nonzero()[:, 0].tolist() == sorted(set(ids[0].tolist()))
+
+
+def test_what_is_written_can_be_left_at_any_time():
+    net = network("mamba", 256, 256)
+    want = generate(net, [[65], [66, 67]], Sampling(max_new_tokens=8)).rows
+    writer = Writer(net, [[65], [66, 67]], Sampling(max_new_tokens=8), tokenizer=Bytes())
+    pieces = iter(writer)
+    for _ in range(7):
+        next(pieces)
+    first = writer.result()
+    assert {row.reason for row in first.rows} == {"interrupted"}
+    more = generate(net, None, Sampling(max_new_tokens=4), past=first.past)
+    for whole, a, b in zip(want, first.rows, more.rows):
+        assert [*a.ids.tolist(), *b.ids.tolist()] == whole.ids.tolist()
+
+
+def test_samples_of_one_prompt_read_it_once():
+    net = network()
+    reads, inner = [], net.read
+    net.read = lambda ids, *args, **options: reads.append(tuple(ids.shape)) or inner(ids, *args, **options)
+    sampling = Sampling(max_new_tokens=5, do_sample=True, seed=8)
+    got = generate(net, PROMPTS[:1], sampling, samples=3)
+    del net.read
+    assert reads == [(1, 3)]
+    assert got.rate.read == 3
+    assert len(got.past) == 3
+    for n, row in enumerate(got.rows):
+        assert row.ids.tolist() == slow(net, PROMPTS[0], 5, sampling, 8, n)
+    assert len({tuple(row.ids.tolist()) for row in got.rows}) == 3
+    torch.manual_seed(5)
+    some = [generate(net, [1], Sampling(max_new_tokens=8, do_sample=True)).rows[0].ids for _ in range(2)]
+    torch.manual_seed(5)
+    again = [generate(net, [1], Sampling(max_new_tokens=8, do_sample=True)).rows[0].ids for _ in range(2)]
+    assert torch.equal(some[0], again[0])
+    assert not torch.equal(some[0], some[1])
+
+
+def test_dropout_is_off_while_it_writes_and_back_afterwards():
+    net = network("mamba*2", dropout=0.5).train()
+    net.stack.parts[1].eval()
+    one, two = (generate(net, [1, 2], Sampling(max_new_tokens=12)).rows[0].ids for _ in range(2))
+    assert torch.equal(one, two)
+    assert one.tolist() == slow(network("mamba*2"), [1, 2], 12)
+    assert [net.training, net.stack.parts[0].training, net.stack.parts[1].training] == [True, True, False]
+
+
+def test_a_generation_config_says_how():
+    saved = {
+        "eos_token_id": [3, 5],
+        "temperature": 0.5,
+        "do_sample": True,
+        "top_p": 1,
+        "bos_token_id": 1,
+        "max_length": 20,
+    }
+    got = Sampling.from_generation_config(
+        saved | {"transformers_version": "5", "min_p": None}, max_new_tokens=7, top_p=None
+    )
+    assert got == Sampling(max_new_tokens=7, do_sample=True, temperature=0.5, top_k=50, eos=(3, 5))
+    assert Sampling.from_generation_config(saved, top_k=3).top_k == 3
+    assert Sampling.from_generation_config(saved, temperature=0).greedy
+    assert Sampling.from_generation_config(saved, num_beams=3).greedy
+    assert Sampling.from_generation_config(saved, do_sample=False, stop=["x"]).stop == ("x",)
+    assert Sampling.from_generation_config({"eos_token_id": 4, "temperature": 0.7, "stop_strings": "a"}) == Sampling(
+        eos=(4,), temperature=0.7, stop=("a",)
+    )
+    assert not Sampling.from_generation_config({}, temperature=0.7).greedy
+    assert Sampling.from_generation_config({}, temperature=0.7).top_k is None
+
+
+def test_what_it_refuses():
+    for match, options in {
+        "max_new_tokens must be a whole number from 1 on, not 0": {"max_new_tokens": 0},
+        "temperature must be 0 or more, not -1": {"temperature": -1},
+        "temperature must be 0 or more, not nan": {"temperature": float("nan")},
+        "top_k must be a whole number from 1 on, or 0 for all words, not -2": {"top_k": -2},
+        "top_p must be above 0 and at most 1, not 0": {"top_p": 0},
+        "top_p must be above 0 and at most 1, not 1.1": {"top_p": 1.1},
+        "min_p must be from 0 to 1, not 2": {"min_p": 2},
+        "repetition_penalty must be above 0": {"repetition_penalty": 0.0},
+        "a stop string is empty": {"stop": ("",)},
+        "eos must be words": {"eos": ("x",)},
+        "seed must be": {"seed": -1},
+        "num_beams must be": {"num_beams": 0},
+        "early_stopping must be": {"early_stopping": "always"},
+        "beams follow the likeliest words": {"num_beams": 2, "do_sample": True},
+        "beams do not look for stop strings": {"num_beams": 2, "stop": ("x",)},
+    }.items():
+        with pytest.raises(BadInput, match=match):
+            Sampling(**options)
+    with pytest.raises(BadInput, match="unknown option 'temp'"):
+        Sampling.from_generation_config({}, temp=1)
+    net, some = network("mamba"), Sampling(max_new_tokens=1)
+    for match, prompts, options in (
+        ("prompt 2 is empty; give at least one word, or a state", [[1], []], {}),
+        ("prompt 1 is empty", [], {}),
+        ("prompt 2: the word 14 is not among the 14 of the network", [[1], [2, 14]], {}),
+        ("the word -1", torch.tensor([-1]), {}),
+        ("prompt 1: expected words", [[0.5]], {}),
+        ("there are 2 prompts for 1 states", [[1], [2]], {"past": Past.start(net, 1)}),
+        ("samples must be", [1], {"samples": 0}),
+    ):
+        with pytest.raises(BadInput, match=match):
+            generate(net, prompts, some, **options)
+    with pytest.raises(BadInput, match="stop strings need a tokenizer"):
+        generate(net, [1], Sampling(stop=("x",)))
+    with pytest.raises(BadInput, match="2 beams give from 1 to 2 texts, not 3"):
+        beam_search(net, [1], Sampling(num_beams=2), n_best=3)
+    empty = generate(net, [[], [4]], some, bos=3)
+    assert empty.rows[0].ids.tolist() == slow(net, [3], 1)
+    with pytest.raises(BadInput, match="holes"):
+        prompts_of(torch.ones(1, 3, dtype=torch.int64), torch.tensor([[1, 0, 1]]))
