@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from conca.estimators.classifier import Classifier
     from conca.estimators.forecaster import Forecaster
+    from conca.estimators.language import LanguageModel
     from conca.estimators.load import load
     from conca.layers.attention import Attention
     from conca.layers.bidirectional import Bidirectional, BidirectionalBlock
@@ -89,6 +90,7 @@ __all__ = [
     "GaussianSystem",
     "HiPPO",
     "Hopfield",
+    "LanguageModel",
     "LinearSystem",
     "Mamba",
     "Mamba2",
@@ -150,6 +152,7 @@ _WHERE = {
     "mala": "conca.energy",
     "Classifier": "conca.estimators.classifier",
     "Forecaster": "conca.estimators.forecaster",
+    "LanguageModel": "conca.estimators.language",
     "load": "conca.estimators.load",
     "param_groups": "conca.train.groups",
     "plain_bodies": "conca.ops.bodies",

@@ -13,17 +13,27 @@ from conca.cli.screen import frame, table
 
 if TYPE_CHECKING:
     from conca import Classifier, Forecaster
+    from conca.estimators.language import LanguageModel
 
 __all__ = ["info"]
 
 
-def info(run: Annotated[Path, Argument(metavar="RUN", help="Folder that `conca fit` wrote.")]) -> None:
-    """Say what a run is: what it reads, layers, what they cost, how good it was, and which bodies run here.
+def info(
+    run: Annotated[
+        Path,
+        Argument(
+            metavar="RUN_OR_ID",
+            help="Folder that `conca fit` wrote; an ID of the Hugging Face hub, a folder of such weights, a .gguf file.",
+        ),
+    ],
+) -> None:
+    """Say what a run or a published model is: what it reads, layers, what they cost, how good it was, and which bodies run here.
 
-    State bytes are those of one sequence; multiply-adds and the bytes of parameters and state read are for one row of it.
+    State bytes are those of one sequence; multiply-adds and the bytes of parameters and state read are for one row of it, or word.
     """
     import conca
     from conca.models.costs import costs
+    from conca.models.language import LanguageNetwork
 
     model = conca.load(run)
     table(["run", str(run)], facts_of(model), words=2)
@@ -38,18 +48,35 @@ def info(run: Annotated[Path, Argument(metavar="RUN", help="Folder that `conca f
                 f"{c.multiply_adds:,}",
                 f"{c.read:,}",
             ]
-            for c in costs(model.network_)
+            for c in costs(model if isinstance(model, LanguageNetwork) else model.network_)
         ],
     )
-    frame(model.scores_)
+    frame(model.scores if isinstance(model, LanguageNetwork) else model.scores_)
     table(["operation", "body on this machine"], bodies(), words=2)
 
 
-def facts_of(model: Forecaster | Classifier) -> list[tuple[str, str]]:
+def facts_of(model: Forecaster | Classifier | LanguageModel) -> list[tuple[str, str]]:
     """What a run does, from what, and by what."""
     from conca.estimators.forecaster import Forecaster
+    from conca.models.language import LanguageNetwork
 
+    if isinstance(model, LanguageNetwork):
+        return text_facts(model)
     return facts(model) if isinstance(model, Forecaster) else label_facts(model)
+
+
+def text_facts(model: LanguageModel) -> list[tuple[str, str]]:
+    """What it writes in, by what, and in which precision."""
+    config, tokenizer = model.config, model.tokenizer
+    kinds = sorted({str(t.dtype).removeprefix("torch.") for t in model.state_dict().values()})
+    return [
+        ("writes", f"words of {config.vocab:,}, by {'no tokenizer' if tokenizer is None else tokenizer.name}"),
+        ("layers", config.layers),
+        ("width", str(config.d_model)),
+        ("head", "the table of words" if config.tied else "a map of its own"),
+        ("numbers in", ", ".join(kinds)),
+        ("state", "of one size" if model.bounded else "grows with the text"),
+    ]
 
 
 def label_facts(model: Classifier) -> list[tuple[str, str]]:

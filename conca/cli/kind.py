@@ -23,6 +23,7 @@ __all__ = [
     "forecaster",
     "given",
     "is_classifier",
+    "kind_of",
 ]
 
 Series: TypeAlias = Annotated[
@@ -39,7 +40,11 @@ Rate: TypeAlias = Annotated[
     Option(metavar="N", help="Labels: read sound at so many samples a second; the layers' steps change as much."),
 ]
 
-WORDS = {"forecast": ("forecasts", "forecasts"), "classify": ("classifiers", "classifies")}
+WORDS = {
+    "forecast": ("forecasts", "forecasts"),
+    "classify": ("classifiers", "classifies"),
+    "text": ("language models", "writes text"),
+}
 
 
 def given(**options: Any) -> dict[str, Any]:
@@ -48,17 +53,25 @@ def given(**options: Any) -> dict[str, Any]:
 
 
 def is_classifier(run: Path) -> bool:
-    """Whether a run classifies; else it forecasts. Raises BadInput for what is no run."""
-    from conca.estimators.load import kind_of
+    """Whether a run classifies; else it forecasts. Raises BadInput for what is no run, and for a language model."""
+    kind = kind_of(run)
+    if kind == "text":
+        raise BadInput(f"{run}: is a language model; conca generate, chat and score are for it")
+    return kind == "classify"
 
-    return kind_of(run) == "classify"
+
+def kind_of(run: Path | str) -> str:
+    """What a run is for: "forecast", "classify" or "text". Raises BadInput for what is no run."""
+    from conca.estimators import kinds
+
+    return kinds.kind_of(run)
 
 
 def check_options(run: Path, *, of: str, **options: Any) -> None:
     """Raise BadInput if an option was given that belongs to the other kind of run (`of`)."""
     for name, value in options.items():
         if value not in (None, False):
-            kind = next(kind for kind in WORDS if kind != of)
+            kind = kind_of(run)
             option = f"--{name.replace('_', '-')}"
             raise BadInput(f"{option} belongs to {WORDS[of][0]}, and {run} {WORDS[kind][1]}; leave it out")
 

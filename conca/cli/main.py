@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from conca import __version__
-from conca.cli import check, data, fit, info, predict, report, score, stream, tour
+from conca.cli import chat, check, data, fit, generate, info, predict, report, score, stream, tour
 from conca.types import BadInput
 
 __all__ = ["app", "main"]
@@ -22,12 +22,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help="Forecast tables, label sequences, both of files and of streams row by row, and hold every layer to its laws.",
+    help="Forecast tables, label sequences, both of files and of streams row by row; train language models and those that were "
+    "published, write and talk with them; and hold every layer to its laws.",
 )
 for command in (
     fit.fit,
     predict.predict,
     stream.stream,
+    generate.generate,
+    chat.chat,
     score.score,
     report.report,
     info.info,

@@ -1,29 +1,48 @@
-"""`conca score`: how well a run forecasts a table or labels sequences, beside the simple answers."""
+"""`conca score`: how well a run forecasts a table, labels sequences or explains a text."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from conca.cli.kind import Label, Rate, Series, Time, check_options, forecaster, is_classifier
+from conca.cli.kind import Label, Rate, Series, Time, check_options, forecaster, kind_of
+from conca.cli.language import Quantize, Revision, Save, Tokenizer
 from conca.cli.predict_labels import scores_of
+from conca.cli.score_text import score_text
 from conca.cli.screen import frame, notice
 
 __all__ = ["score"]
 
 
 def score(
-    run: Annotated[Path, Argument(metavar="RUN", help="Folder that `conca fit` wrote.")],
+    run: Annotated[
+        Path,
+        Argument(
+            metavar="RUN_OR_ID",
+            help="Folder that `conca fit` wrote; for text also an ID of the Hugging Face hub, a folder of such weights, a .gguf file.",
+        ),
+    ],
     data: Annotated[
         Path,
-        Argument(metavar="DATA", help="Table with the columns of the one it was fitted on; or sequences with labels."),
+        Argument(
+            metavar="DATA",
+            help="Table with the columns of the one it was fitted on; or sequences with labels; or text, a file, a folder or .jsonl.",
+        ),
     ],
     series: Series = None,
     time: Time = None,
     label: Label = None,
     rate: Rate = None,
+    words: Annotated[
+        Path | None, Option(metavar="FILE", help="Text: write the log-likelihood of every word to this CSV.")
+    ] = None,
+    quantize: Quantize = None,
+    save: Save = None,
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    force: Annotated[bool, Option("--force", help="Replace the file of --words if it exists.")] = False,
     quiet: Annotated[bool, Option("-q", "--quiet", help="No notices.")] = False,
 ) -> None:
     """Judge a run on data that it did not learn from.
@@ -34,9 +53,25 @@ def score(
 
     Of a classifier, accuracy and macro F1 (the mean over the classes), higher is better, and log loss, lower is better, beside
     the most frequent class. Data with an official test part are judged on that part, others as a whole.
+
+    Of a language model, bits per byte and perplexity of a text of any length, lower is better. --quantize int8 judges the
+    narrowed weights beside those that are stored, one after the other (with --save, the narrowed ones alone).
     """
     reading = {"series": series, "time": time, "label": label, "rate": rate}
-    if is_classifier(run):
+    own: dict[str, Any] = {
+        "words": words,
+        "quantize": quantize,
+        "save": save,
+        "tokenizer": tokenizer,
+        "revision": revision,
+    }
+    kind = kind_of(run)
+    if kind == "text":
+        check_options(run, of="classify", **reading)
+        frame(score_text(str(run), data, force=force, quiet=quiet, **own))
+        return
+    check_options(run, of="text", **own)
+    if kind == "classify":
         scores, notices = scores_of(run, data, **reading)
     else:
         check_options(run, of="classify", **reading)

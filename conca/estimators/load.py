@@ -1,42 +1,40 @@
-"""A run folder becomes the estimator that wrote it."""
+"""A run folder, or published weights, become what can be used: an estimator or a language model."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from conca.models.run import read_config
-from conca.types import BadInput, nearest
+from conca.estimators.kinds import KINDS, kind_of
+from conca.types import BadInput
 
 if TYPE_CHECKING:
     from conca.estimators.classifier import Classifier
     from conca.estimators.forecaster import Forecaster
+    from conca.estimators.language import LanguageModel
 
-__all__ = ["kind_of", "load"]
-
-KINDS = {
-    "forecast": ("conca.estimators.forecaster", "Forecaster"),
-    "classify": ("conca.estimators.classifier", "Classifier"),
-}
-"""Where the estimator of each kind of run is; it is imported when it is needed."""
+__all__ = ["load"]
 
 
-def load(folder: str | Path) -> Forecaster | Classifier:
-    """The fitted estimator in a run folder, whatever its kind.
+def load(place: str | Path, **options: Any) -> Forecaster | Classifier | LanguageModel:
+    """What a run folder holds, whatever its kind; or a language model that was published.
+
+    Args:
+        place: a run folder; an ID of the Hugging Face hub, such as "state-spaces/mamba-130m-hf"; a folder of such weights; a .gguf
+            file.
+        options: of language models alone, as `LanguageModel.from_pretrained` takes them: dtype, quantize, revision, tokenizer, ...
 
     Raises:
-        BadInput: one line, for a folder that is no run, of a newer format or an unknown kind, or not whole.
+        BadInput: one line, for what cannot be found, a folder that is no run, of a newer format or an unknown kind, or not whole.
     """
-    module, name = KINDS[kind_of(folder)]
-    estimator: type[Forecaster | Classifier] = getattr(import_module(module), name)
-    return estimator.load(folder)
-
-
-def kind_of(folder: str | Path) -> str:
-    """What a run folder is a run of: "forecast" or "classify". Raises BadInput for what is no run, or of an unknown kind."""
-    folder = Path(folder)
-    kind: str = read_config(folder)["kind"]
-    if kind not in KINDS:
-        raise BadInput(f"{folder / 'config.json'}: unknown kind of run '{kind}'; {nearest(kind, KINDS)}")
-    return kind
+    kind = kind_of(place)
+    module, name = KINDS[kind]
+    found: Any = getattr(import_module(module), name)
+    if kind == "text":
+        model: LanguageModel = found.from_pretrained(place, **options)
+        return model
+    if options:
+        raise BadInput(f"{place}: is a run to {kind}, which takes no option {next(iter(options))!r}; leave it out")
+    estimator: Forecaster | Classifier = found.load(place)
+    return estimator

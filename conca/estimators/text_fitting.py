@@ -79,7 +79,7 @@ def plan(text: Corpus | Rows, config: TextConfig) -> TextPlan:
     offsets = np.asarray(text.offsets) if isinstance(text, Rows) else None
     cut = train.stop - (count if count > config.length or offsets is not None else 0)
     if offsets is not None:
-        cut = int(offsets[max(np.searchsorted(offsets, cut), 1)])
+        cut = int(offsets[max(int(np.searchsorted(offsets, cut)), 1)])
     return TextPlan(range(cut), range(cut, train.stop), test, offsets)
 
 

@@ -12,10 +12,11 @@ from conca.layers.bidirectional import BidirectionalBlock
 from conca.layers.states import size_in_bytes
 from conca.models.classify import ClassifyNetwork
 from conca.models.forecast import Ahead, ForecastNetwork, Tower
+from conca.models.language import LanguageNetwork
 from conca.models.stack import Block
 from conca.models.structural import Structural
 
-__all__ = ["Cost", "costs", "parameters"]
+__all__ = ["Cost", "bytes_of", "costs", "parameters"]
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,17 @@ def parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def costs(network: ForecastNetwork | ClassifyNetwork) -> list[Cost]:
-    """Every layer of a member, entry and head, and all members together; of a classifier, which has no members, all of it."""
+def bytes_of(module: nn.Module) -> int:
+    """Bytes that the tensors of a module take; one that has two names counts once."""
+    found = {id(t): t for t in (*module.parameters(), *module.buffers())}
+    return sum(t.numel() * t.element_size() for t in found.values())
+
+
+def costs(network: ForecastNetwork | ClassifyNetwork | LanguageNetwork) -> list[Cost]:
+    """Every layer of a member, entry and head, and all members together; of a network without members, all of it."""
+    if isinstance(network, LanguageNetwork):
+        found = [*speaking(network)]
+        return [*found, total("all", found, 1)]
     if isinstance(network, ClassifyNetwork):
         found = [*classifying(network)]
         return [*found, total("all", found, 1)]
@@ -91,6 +101,16 @@ def classifying(network: ClassifyNetwork) -> Iterator[Cost]:
     weights = around - parameters(network.enter) + width if network.config.symbols else around
     state = 0 if network.encoder is not None else size_in_bytes(network.init_state(1)[1:])
     yield Cost("entry and head", width, around, state, False, weights + width, 4 * weights + state)
+
+
+def speaking(network: LanguageNetwork) -> Iterator[Cost]:
+    """Every layer of a language model, then the words, the last norm and the head."""
+    for place, part in enumerate(cast("list[Block[Any]]", network.stack.parts), 1):
+        yield block(part, place)
+    width, head = network.config.d_model, network.config.n_words * network.config.d_model
+    around = parameters(network) - parameters(network.stack)
+    read = bytes_of(network.words if network.head is None else network.head)
+    yield Cost("words and head", width, around, 0, False, head + width, read)
 
 
 def block(part: Block[Any], place: int) -> Cost:

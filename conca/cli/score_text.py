@@ -1,0 +1,134 @@
+"""`conca score` on a language model: bits per byte and perplexity of a text, and the log-likelihood of every word of it."""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TextIO
+
+from conca.cli.language import opened, saved
+from conca.cli.screen import notice, progress_bar
+from conca.types import BadInput
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from conca.data.corpus import Corpus
+    from conca.data.jsonl import Rows
+    from conca.estimators.language import LanguageModel
+
+__all__ = ["score_text"]
+
+COLUMNS = "position", "id", "text", "log_likelihood"
+
+
+def score_text(
+    place: str,
+    data: Path,
+    *,
+    words: Path | None,
+    force: bool,
+    quantize: str | None,
+    save: Path | None,
+    tokenizer: Path | None,
+    revision: str | None,
+    quiet: bool,
+) -> pd.DataFrame:
+    """How well a language model explains a text, a row for it; with `quantize`, one for the model as it is stored, too.
+
+    Columns: bits per byte, perplexity (of a word), words (that were judged), bytes, words a second, MiB (of the model).
+    """
+    import pandas as pd
+
+    from conca.cli.output import check_free
+
+    if words is not None:
+        check_free(words, force)
+    rows: dict[str, dict[str, float]] = {}
+    kinds: list[str | None] = [quantize] if quantize is None or save is not None else [None, quantize]
+    with tempfile.TemporaryDirectory(prefix="conca-") as folder:
+        for kind in kinds:
+            model = opened(
+                place, quantize=kind, tokenizer=tokenizer, revision=revision, quiet=quiet or kind != quantize
+            )
+            saved(model, save, kind, quiet)
+            text = read(data, model, Path(folder))
+            with table_at(words if kind == quantize else None) as table:
+                rows[kind or "as stored"] = judged(model, text, table, quiet)
+            del model
+    found = pd.DataFrame.from_dict(rows, orient="index")
+    found.index.name = "weights"
+    if len(rows) == 2 and not quiet:
+        before, after = (row["bits per byte"] for row in rows.values())
+        loss = after - before
+        notice(f"{quantize} loses {loss:+.5f} bits per byte")
+    if words is not None and not quiet:
+        notice(f"wrote {words}")
+    return found
+
+
+def read(data: Path, model: LanguageModel, folder: Path) -> Corpus | Rows:
+    """The text, in words of the model. Raises BadInput where it cannot be read, or the model has no tokenizer."""
+    from conca.data.corpus import open_text
+
+    if model.tokenizer is None:
+        raise BadInput("the model has no tokenizer, so text is nothing to it; name one with --tokenizer")
+    return open_text(data, model.tokenizer, folder)
+
+
+@contextmanager
+def table_at(path: Path | None) -> Iterator[Any]:
+    """Where rows of a CSV go, a file that has its name when the block ends well; None where nothing is written."""
+    from conca.models.run import new_file
+
+    if path is None:
+        yield None
+        return
+    part = new_file(path)
+    try:
+        with part.open("w", newline="", encoding="utf-8") as file:
+            yield begun(file)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def begun(file: TextIO) -> Any:
+    """A table with its header."""
+    table = csv.writer(file, lineterminator="\n")
+    table.writerow(COLUMNS)
+    return table
+
+
+def judged(model: LanguageModel, text: Corpus | Rows, table: Any, quiet: bool) -> dict[str, float]:
+    """What a text costs, block by block, in memory that does not grow with it."""
+    from conca.infer.scoring import Tally, score
+    from conca.models.costs import bytes_of
+
+    tokenizer, tally = model.tokenizer, Tally()
+    assert tokenizer is not None
+    start = perf_counter()
+    with progress_bar(quiet) as bar:
+        task = bar.add_task("words", total=len(text))
+        for part in score(model, text, bos=model.opening):
+            end = part.begin + len(part.ids)
+            tally.add(part, text.sizes(part.begin, end))
+            bar.update(task, completed=end)
+            if table is not None:
+                each = zip(part.ids.tolist(), part.loglik.tolist())
+                table.writerows(
+                    (part.begin + place, word, tokenizer.decode([word]), "" if value != value else f"{value:.6g}")
+                    for place, (word, value) in enumerate(each)
+                )
+    return {
+        "bits per byte": tally.bits_per_byte,
+        "perplexity": tally.perplexity,
+        "words": tally.words,
+        "bytes": tally.bytes,
+        "words a second": tally.words / (perf_counter() - start),
+        "MiB": bytes_of(model) / 2**20,
+    }

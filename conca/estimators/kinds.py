@@ -1,0 +1,59 @@
+"""What a place is: a run folder of some kind, or language models that others have published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from conca.models.run import CONFIG, read_config
+from conca.types import BadInput, nearest
+
+__all__ = ["KINDS", "is_run", "kind_of"]
+
+KINDS = {
+    "forecast": ("conca.estimators.forecaster", "Forecaster"),
+    "classify": ("conca.estimators.classifier", "Classifier"),
+    "text": ("conca.estimators.language", "LanguageModel"),
+}
+"""Where what each kind of run is loaded as is; it is imported when it is needed."""
+WEIGHTS = "*.safetensors", "*.bin", "*.gguf", "params.json"
+THEIRS = {"model_type", "architectures", "d_model", "ssm_cfg"}
+"""Keys of configurations that are not conca's."""
+
+
+def is_run(place: str | Path) -> bool:
+    """Whether a place is a run folder, be it damaged: not published weights, and no ID of a hub."""
+    folder = Path(place)
+    if folder.is_file():
+        return folder.suffix != ".gguf"
+    if not folder.is_dir():
+        return not looks_like_id(str(place))
+    if not (folder / CONFIG).is_file():
+        return not any(found for form in WEIGHTS for found in folder.glob(form))
+    try:
+        found = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return True
+    return not isinstance(found, dict) or "kind" in found or not THEIRS & set(found)
+
+
+def looks_like_id(place: str) -> bool:
+    """Whether this could be an ID, "owner/name", or "owner/name/file.gguf", and not a path that was mistyped."""
+    parts = place.split("/")
+    gguf = len(parts) == 3 and parts[2].endswith(".gguf")
+    return (len(parts) == 2 or gguf) and all(parts) and parts[0] not in (".", "..", "~") and not Path(parts[0]).is_dir()
+
+
+def kind_of(place: str | Path) -> str:
+    """What a place holds: "forecast", "classify" or "text"; published weights are "text".
+
+    Raises:
+        BadInput: for a folder that is no run, or of an unknown kind.
+    """
+    if not is_run(place):
+        return "text"
+    folder = Path(place)
+    kind: str = read_config(folder)["kind"]
+    if kind not in KINDS:
+        raise BadInput(f"{folder / 'config.json'}: unknown kind of run '{kind}'; {nearest(kind, KINDS)}")
+    return kind

@@ -1,0 +1,247 @@
+"""A language model with its tokenizer: published weights or a run of one's own, to generate, to score, to train, and to disk and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Self, overload
+
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from conca.data.tokenizer import Tokenizer, check_vocab, read_tokenizer
+from conca.estimators.kinds import is_run
+from conca.estimators.published_tokenizer import tokenizer_of
+from conca.estimators.text_runs import TextRun, read_text_run, write_text_run
+from conca.infer.generating import Generation, generate, prompts_of
+from conca.infer.past import Past
+from conca.infer.sampling import Sampling
+from conca.infer.scoring import Tally, score
+from conca.layers.quantised import kind_of, narrowed
+from conca.models.hf_format import save_hf
+from conca.models.hub import located
+from conca.models.language import LanguageNetwork
+from conca.models.published import Pretrained, read_pretrained
+from conca.models.run import new_folder
+from conca.types import BadInput
+
+__all__ = ["LanguageModel"]
+
+
+class LanguageModel(LanguageNetwork):
+    """A `conca.models.language.LanguageNetwork` that knows its words and how it wants to be sampled.
+
+    `model(ids)` gives logits and a state, `model.generate` writes, `model.score` says how likely a text is. It is a `torch.nn.Module`
+    like any other, to be trained by `model.loss` or by `conca fit corpus.txt --task text --from ID`.
+
+    tokenizer   turns text into words and back; None where there is none
+    generation  what a generation_config.json says
+    family      "mamba", "mamba2", "falcon_mamba", "mamba3", or None for layers of another kind
+    notices     lines that the user should know
+    scores      of a run: bits per byte of the text that was held out, beside compressors; else empty
+    """
+
+    tokenizer: Tokenizer | None
+    generation: dict[str, Any]
+    family: str | None
+    notices: list[str]
+    scores: pd.DataFrame
+
+    @classmethod
+    def around(
+        cls,
+        network: LanguageNetwork,
+        tokenizer: Tokenizer | None = None,
+        *,
+        generation: Mapping[str, Any] | None = None,
+        family: str | None = None,
+        notices: Sequence[str] = (),
+    ) -> Self:
+        """The model whose network this is; nothing is copied. Raises BadInput for a tokenizer that does not fit its table."""
+        if tokenizer is not None:
+            check_vocab(tokenizer, network.config.n_words)
+        model = cls.__new__(cls)
+        nn.Module.__init__(model)
+        model.__dict__.update(network.__dict__)
+        model.tokenizer, model.generation, model.family = tokenizer, dict(generation or {}), family
+        model.notices, model.scores = list(notices), pd.DataFrame()
+        return model
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        place: str | Path,
+        *,
+        dtype: torch.dtype | None = None,
+        quantize: str | None = None,
+        revision: str | None = None,
+        tokenizer: str | Path | None = None,
+        **options: Any,
+    ) -> Self:
+        """Weights that were published, or a run of text.
+
+        Args:
+            place: an ID of the Hugging Face hub, read through its cache; a folder; a .gguf file; a run folder.
+            dtype: of the parameters; None: as they are stored. What a recurrence needs stays float32.
+            quantize: "int8" or "bfloat16" narrows the weights of products while they are read; such a model is not trained.
+            revision: of an ID.
+            tokenizer: a tokenizer.json, or a folder with one; None: that of the place.
+            options: of Mamba-3 `activation` ("heavy-tail" or "softplus") and `pairing` ("neighbours" or "halves"), which its
+                checkpoints do not say; of Mamba-2 `norm_groups`.
+
+        Raises:
+            BadInput: one line, for what cannot be found, is not whole, or is of an unknown architecture.
+        """
+        given = None if tokenizer is None else read_tokenizer(tokenizer)
+        if is_run(place):
+            return cls._of_run(Path(place), given, dtype, quantize)
+        path = located(place, revision)
+        if path.suffix == ".gguf":
+            found, own = _of_gguf(path, dtype, quantize, options)
+        else:
+            found, own = read_pretrained(path, dtype=dtype, quantize=quantize, options=options), None
+        lines = list(found.notices)
+        words = given or own or tokenizer_of(path, found, lines)
+        return cls.around(found.network, words, generation=found.generation, family=found.family, notices=lines)
+
+    @classmethod
+    def _of_run(
+        cls, folder: Path, tokenizer: Tokenizer | None, dtype: torch.dtype | None, quantize: str | None
+    ) -> Self:
+        """The model of a run folder."""
+        run = read_text_run(folder, quantize=quantize)
+        model = cls.around(run.network, tokenizer or run.tokenizer, family=run.family, generation=run.generation)
+        model.scores = run.scores
+        return model if dtype is None else model.to(dtype)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write a folder that `conca.load` reads; Mamba, Mamba-2 and FalconMamba in the form that transformers reads, too.
+
+        Narrowed weights and other layers are written as conca's own.
+
+        Raises:
+            BadInput: for a folder that is there and not empty.
+        """
+        folder, words = Path(folder), self.tokenizer
+        if self.family in ("mamba", "mamba2", "falcon_mamba") and kind_of(self) is None:
+            save_hf(self, self.config, folder, generation=self.generation, also=None if words is None else words.write)
+        else:
+            run = TextRun(None, self, words, source="", family=self.family, generation=self.generation)
+            with new_folder(folder) as place:
+                write_text_run(place, run)
+
+    def for_decoding(self) -> Self:
+        """The same model for use alone: weights of products in half precision stay bfloat16 under activations in float32.
+
+        So decoding is fast on a processor, and memory what it was. In place; what was narrowed is no longer trained.
+        """
+        if any(p.dtype == torch.float16 for p in self.parameters()):
+            self.float()
+        elif any(p.dtype == torch.bfloat16 for p in self.parameters()):
+            narrowed(self, "bfloat16")
+            self.float()
+        return self.eval()
+
+    def sampling(self, **options: Any) -> Sampling:
+        """How it writes: what its generation_config.json says, and `options` (None: not given) over it; see `Sampling`."""
+        ends = {} if self.tokenizer is None or self.tokenizer.eos is None else {"eos_token_id": self.tokenizer.eos}
+        return Sampling.from_generation_config(ends | self.generation, **options)
+
+    def write(
+        self, prompts: Sequence[Any] | Tensor | str, *, past: Past | None = None, samples: int = 1, **options: Any
+    ) -> Generation:
+        """Go on from prompts; texts, their words, why they ended, and the past to go on from.
+
+        Args:
+            prompts: a text, several, or words of each, of unequal lengths.
+            past: what was read and written before, one row for each prompt.
+            samples: texts for each prompt.
+            options: as in `generate`.
+        """
+        asked = [prompts] if isinstance(prompts, str) else prompts
+        rows = [self.encoded(p) if isinstance(p, str) else p for p in asked]
+        return generate(self, rows, self.sampling(**options), past=past, samples=samples, tokenizer=self.tokenizer)
+
+    @overload
+    def generate(
+        self, prompts: str, *, attention_mask: Tensor | None = None, samples: int = 1, **options: Any
+    ) -> str: ...
+    @overload
+    def generate(
+        self, prompts: Sequence[str], *, attention_mask: Tensor | None = None, samples: int = 1, **options: Any
+    ) -> list[str]: ...
+    @overload
+    def generate(
+        self, prompts: Tensor, *, attention_mask: Tensor | None = None, samples: int = 1, **options: Any
+    ) -> Tensor: ...
+    def generate(
+        self,
+        prompts: Tensor | str | Sequence[str],
+        *,
+        attention_mask: Tensor | None = None,
+        samples: int = 1,
+        **options: Any,
+    ) -> Tensor | str | list[str]:
+        """Write on. Words (B, T) give words (B * samples, T + N), prompts first; texts give the texts that were written.
+
+        Args:
+            prompts: words, or a text, or several.
+            attention_mask: (B, T) of words that are padded on one side.
+            samples: texts for each prompt.
+            options: max_new_tokens, do_sample, temperature, top_k, top_p, min_p, repetition_penalty, num_beams, seed, stop, eos:
+                names and meaning are those of `conca.infer.sampling.Sampling`.
+
+        Rows that end before others are filled with the word that ends a text, or with 0.
+
+        Raises:
+            BadInput: for options out of range, an empty prompt, and texts where there is no tokenizer.
+        """
+        if isinstance(prompts, Tensor):
+            found = self.write(prompts_of(prompts, attention_mask), samples=samples, **options)
+            fill = next(iter(self.sampling(**options).eos), 0)
+            new = nn.utils.rnn.pad_sequence([row.ids for row in found.rows], batch_first=True, padding_value=fill)
+            return torch.cat([prompts.repeat_interleave(len(new) // len(prompts), 0), new.to(prompts)], 1)
+        texts = [str(row.text) for row in self.write(prompts, samples=samples, **options).rows]
+        return texts[0] if isinstance(prompts, str) and samples == 1 else texts
+
+    def score(self, text: str | bytes) -> Tally:
+        """How likely a text is: `.bits_per_byte`, `.perplexity`, `.nats` of all words but the first, which has none before it."""
+        words, tally = self.encoded(text, opening=False), Tally()
+        for part in score(self, words, bos=self.opening):
+            tally.add(part)
+        whole = len(text.encode() if isinstance(text, str) else text)
+        tally.bytes = whole if self.opening is not None else whole - len(self.decoded(words[:1]).encode())
+        return tally
+
+    def decoded(self, ids: Sequence[int] | NDArray[Any] | Tensor) -> str:
+        """The text of words. Raises BadInput where there is no tokenizer."""
+        if self.tokenizer is None:
+            raise BadInput("the model has no tokenizer; give one (tokenizer, --tokenizer)")
+        return self.tokenizer.decode(ids.tolist() if isinstance(ids, Tensor) else ids)
+
+    def encoded(self, text: str | bytes, *, opening: bool = True) -> NDArray[Any]:
+        """The words of a text, with what the tokenizer puts before a prompt. Raises BadInput where there is no tokenizer."""
+        if self.tokenizer is None:
+            raise BadInput("the model has no tokenizer; give one (tokenizer, --tokenizer), or words as numbers")
+        return self.tokenizer.encode(text, special=opening)
+
+    @property
+    def opening(self) -> int | None:
+        """The word that the tokenizer puts before a text, if it does so."""
+        return self.tokenizer.opening[-1] if self.tokenizer is not None and self.tokenizer.opening else None
+
+
+def _of_gguf(
+    path: Path, dtype: torch.dtype | None, quantize: str | None, options: Mapping[str, Any]
+) -> tuple[Pretrained, Tokenizer | None]:
+    """Weights and tokenizer of a .gguf file; the package that reads it is imported when it is needed."""
+    try:
+        reader = import_module("conca.models.gguf_file")
+    except ModuleNotFoundError as error:
+        line = f'reading {path.name} needs {error.name}, which is not installed: pip install "conca[all]"'
+        raise ModuleNotFoundError(line, name=error.name) from error
+    found: tuple[Pretrained, Tokenizer | None] = reader.read_gguf(path, dtype=dtype, quantize=quantize, options=options)
+    return found

@@ -1,0 +1,41 @@
+"""The tokenizer of published weights: beside them, or the one that all of their family were trained with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+from conca.data.tokenizer import Tokenizer, read_tokenizer
+from conca.models.published import Pretrained
+from conca.types import BadInput
+
+__all__ = ["tokenizer_of"]
+
+SHARED = {
+    (family, vocab): "EleutherAI/gpt-neox-20b" for family in ("mamba", "mamba2") for vocab in (50277, 50280, 50288)
+} | {("mamba3", 128256): "meta-llama/Llama-3.1-8B"}
+"""Whose tokenizer models of a family with a vocabulary of this size use, where their own repository holds none."""
+FILES = "tokenizer.json", "tokenizer.model", "tokenizer_config.json"
+
+
+def tokenizer_of(folder: Path, found: Pretrained, lines: list[str]) -> Tokenizer | None:
+    """The tokenizer in a folder, or that of its family; None, and a line for the user, where neither can be had.
+
+    Raises:
+        BadInput: for a tokenizer in the folder that cannot be read.
+    """
+    if any((folder / name).is_file() for name in FILES[:2]):
+        return read_tokenizer(folder)
+    origin = SHARED.get((found.family, found.config.vocab))
+    advice = "name a tokenizer.json (tokenizer, --tokenizer) to use text"
+    if origin is None:
+        lines.append(f"{folder}: holds no tokenizer; {advice}")
+        return None
+    try:
+        path = Path(hf_hub_download(origin, "tokenizer.json"))
+        return read_tokenizer(path)
+    except (OSError, HfHubHTTPError, LocalEntryNotFoundError, BadInput, ValueError):
+        lines.append(f"{folder}: holds no tokenizer, and that of {origin} cannot be had; {advice}")
+        return None

@@ -1,0 +1,148 @@
+"""Language models at the prompt: generate, chat, score, info, and what they refuse."""
+
+import io
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import conca
+from conca.data.tokenizer import ByteTokenizer
+from conca.models.language import LanguageConfig, LanguageNetwork
+
+Say = Callable[..., tuple[int, str, str]]
+TEMPLATE = "{% for m in messages %}{{ '<' + m.role[0] + '>' + m.content + '\\n' }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of bytes with random weights, which nobody may change."""
+    torch.manual_seed(1)
+    config = LanguageConfig(
+        n_words=256, vocab=256, layers="mamba2(d_state=4, d_head=8) mamba(d_state=3)", d_model=16, std=0.5
+    )
+    network = LanguageNetwork(config).float().eval()
+    folder = tmp_path_factory.mktemp("kept") / "model"
+    conca.LanguageModel.around(network, ByteTokenizer()).save_pretrained(folder)
+    return folder
+
+
+def test_a_text_is_the_same_alone_in_company_in_parts_and_from_stdin(
+    say: Say, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = ["--temperature", 0.9, "--seed", 5]
+    status, alone, err = say("generate", kept, "-p", "Hello", "-n", 12, *drawn)
+    assert status == 0 and "wrote 12 in" in err and len(alone) > 4
+    _, lines, _ = say("generate", kept, "-p", "Hello", "-p", "A longer prompt", "-n", 12, "--json", "-q", *drawn)
+    first, second = map(json.loads, lines.splitlines())
+    assert first["text"] + "\n" == alone and first["ended"] == "length" and second["prompt"] == "A longer prompt"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Hello"))
+    assert say("generate", kept, "-p", "-", "-n", 12, "-q", "--echo", *drawn)[1] == "Hello" + alone
+    assert say("generate", kept, "-p", "Hello", "-n", 7, "--state", "text.state", "-q", *drawn)[0] == 0
+    status, _, err = say("generate", kept, "-n", 5, "--state", "text.state", "--json", *drawn)
+    assert status == 0 and "read 1 word" in err
+    model = conca.load(kept)
+    whole = model.write("Hello", max_new_tokens=12, temperature=0.9, seed=5)
+    part = model.write("Hello", max_new_tokens=7, temperature=0.9, seed=5)
+    rest = model.write([[]], past=part.past, max_new_tokens=5, temperature=0.9, seed=5)
+    assert whole.rows[0].ids.tolist() == part.rows[0].ids.tolist() + rest.rows[0].ids.tolist()
+    assert model.generate("Hello", max_new_tokens=12, temperature=0.9, seed=5) + "\n" == alone
+
+
+def test_samples_beams_and_stop_strings(say: Say, kept: Path) -> None:
+    _, out, _ = say(
+        "generate", kept, "-p", "ab", "-n", 4, "--samples", 3, "--temperature", 1, "--seed", 0, "--json", "-q"
+    )
+    texts = [json.loads(line)["text"] for line in out.splitlines()]
+    assert len(texts) == 3 and len(set(texts)) > 1
+    assert say("generate", kept, "-p", "ab", "-n", 4, "--beams", 3, "-q")[0] == 0
+    model = conca.load(kept)
+    text = model.generate("ab", max_new_tokens=9)
+    end = text[3]
+    _, out, _ = say("generate", kept, "-p", "ab", "-n", 9, "--stop", end, "--json", "-q")
+    assert json.loads(out) == {"prompt": "ab", "text": text[: text.index(end)], "ended": "stop"}
+
+
+def test_a_score_is_the_sum_of_its_words(say: Say, kept: Path) -> None:
+    text = ("Once upon a time. \n" * 200).encode() + b"\xff\x00"
+    Path("story.txt").write_bytes(text)
+    status, out, err = say("score", kept, "story.txt", "--words", "words.csv")
+    assert status == 0 and "wrote words.csv" in err
+    table = pd.read_csv("words.csv", keep_default_na=False)
+    found = pd.to_numeric(table["log_likelihood"], errors="coerce")
+    assert len(table) == len(text) and found.isna().sum() == 1
+    bits = -found.sum() / math.log(2) / (len(text) - 1)
+    shown = float(out.split("as stored")[1].split()[0])
+    assert shown == pytest.approx(bits, rel=1e-3)
+    assert conca.load(kept).score(text).bits_per_byte == pytest.approx(bits, rel=1e-5)
+    assert say("score", kept, "story.txt", "--words", "words.csv")[0] == 2
+
+
+def test_narrow_weights_are_judged_beside_those_stored_and_kept(say: Say, kept: Path) -> None:
+    Path("story.txt").write_text("Once upon a time. " * 20)
+    status, out, err = say("score", kept, "story.txt", "--quantize", "int8")
+    assert (
+        status == 0
+        and {"as stored", "int8"} <= set(out.replace("\n", "  ").split("  ")) | {"as stored"}
+        and "loses" in err
+    )
+    status, out, _ = say("score", kept, "story.txt", "--quantize", "int8", "--save", "narrow")
+    again = say("score", "narrow", "story.txt")[1]
+    assert out.split("int8")[1].split()[:3] == again.split("as stored")[1].split()[:3]
+    assert say("generate", "narrow", "-p", "a", "-n", 3, "-q")[0] == 0
+    assert "int8" in say("info", "narrow")[1]
+    assert "--quantize" in say("score", kept, "story.txt", "--save", "other")[2]
+
+
+def test_a_talk_is_one_state_and_can_be_taken_back(say: Say, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("talk.jinja").write_text(TEMPLATE)
+
+    def talked(*lines: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+        return say("chat", kept, "--template", "talk.jinja", "-n", 4, "--temperature", 1, "--seed", 0)
+
+    status, out, err = talked(
+        "Hi there", "/save kept.talk", "How are you?", "/undo", "/load kept.talk", "/undo", "/undo", "/what"
+    )
+    assert status == 0 and len(out) > 4 and Path("kept.talk").exists()
+    assert err.count("is taken back") == 2 and "no turn to take back" in err and "/what: unknown" in err
+    status, _, err = say("chat", kept)
+    assert status == 2 and "has no chat template" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["-p", "", "-n", 3], "the prompt is empty"),
+        (["-n", 3], "-p is missing"),
+        (["-p", "a", "-n", 0], "from 1 on, not 0"),
+        (["-p", "a", "--top-p", 2], "top_p must be"),
+        (["-p", "a", "--temperature", -1], "temperature must be"),
+        (["-p", "a", "--samples", 0], "--samples must be at least 1"),
+        (["-p", "a", "--save", "there"], "--quantize int8"),
+        (["-p", "a", "--quantize", "int4"], "int8"),
+        (["-p", "a", "--tokenizer", "nowhere.json"], "nowhere.json"),
+        (["-p", "a", "--state", "no/such/folder"], "in a folder that is there"),
+    ],
+)
+def test_bad_input_is_one_line(say: Say, kept: Path, words: list[object], told: str) -> None:
+    status, out, err = say("generate", kept, *words)
+    assert (status, out) == (2, "")
+    assert told in err and err.count("\n") == 1
+
+
+def test_places_that_hold_no_language_model(say: Say, kept: Path, fitted: Path) -> None:
+    assert "is a run to forecast" in say("generate", fitted / "run", "-p", "a")[2]
+    assert "is a language model" in say("predict", kept, fitted / "air.csv.xz")[2]
+    assert "is a language model" in say("stream", kept)[2]
+    assert (
+        "--words belongs to language models" in say("score", fitted / "run", fitted / "air.csv.xz", "--words", "x")[2]
+    )
+    assert "there is no such folder" in say("generate", "nowhere", "-p", "a")[2]
+    Path("empty").mkdir()
+    assert say("generate", "empty", "-p", "a")[0] == 2
