@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from conca.layers.mixer import Mixer
-from conca.layers.quantised import KINDS, NarrowLinear
+from conca.layers.quantised import put
+from conca.layers.words import Words
 from conca.models.language import LanguageNetwork
 from conca.models.published_names import Place
 from conca.models.tensor_files import Tensors
@@ -23,7 +24,7 @@ PIECE = 1 << 22
 def check_names(
     network: LanguageNetwork, found: Mapping[str, Place], tensors: Tensors, where: str, spare: Iterable[str] = ()
 ) -> None:
-    """Hold names and shapes of a checkpoint against a network.
+    """Hold names, shapes and types of a checkpoint against a network, before any number is read.
 
     Args:
         network: it may be without memory ("meta").
@@ -33,12 +34,11 @@ def check_names(
         spare: names that may be there and are not needed.
 
     Raises:
-        BadInput: for a tensor that is missing, unknown, or of another shape (with both).
+        BadInput: for a tensor that is missing, unknown, of another shape (with both), or not of floats.
     """
-    names, own = set(tensors.names()), network.state_dict()
-    wanted = {place.name for place in found.values()}
-    missing = [name for name in dict.fromkeys(place.name for place in found.values()) if name not in names]
-    unknown = [name for name in tensors.names() if name not in wanted and name not in spare]
+    wanted = dict.fromkeys(place.name for place in found.values())
+    names, own = dict.fromkeys(tensors.names()), network.state_dict()
+    missing = [name for name in wanted if name not in names]
     if missing:
         raise BadInput(f"{where}: the tensor '{missing[0]}' is missing{_more(missing)}; the checkpoint is not whole")
     for ours, place in found.items():
@@ -48,11 +48,10 @@ def check_names(
         if not tensors.dtype(place.name).is_floating_point:
             kind = str(tensors.dtype(place.name)).removeprefix("torch.")
             raise BadInput(f"{where}: the tensor '{place.name}' is {kind}; weights that are no floats are not read")
+    unknown = [name for name in names if name not in wanted and name not in spare]
     if unknown:
-        hint = nearest(unknown[0], wanted)
-        raise BadInput(
-            f"{where}: unknown tensor '{unknown[0]}'{_more(unknown)}; {hint if 'mean' in hint else 'the config speaks of another model'}"
-        )
+        hint = nearest(unknown[0], wanted) if len(wanted) < 20 else "the config describes another model"
+        raise BadInput(f"{where}: unknown tensor '{unknown[0]}'{_more(unknown)}; {hint}")
 
 
 def _more(names: list[str]) -> str:
@@ -76,64 +75,48 @@ def filled(
         tensors: of the checkpoint.
         where: the folder, for errors.
         dtype: of the parameters; those of the recurrence are float32 or better.
-        quantize: "int8" or "bfloat16" narrows each linear map when its weight arrives.
+        quantize: "int8" or "bfloat16" narrows each linear map and the table when its weight arrives.
 
     Raises:
         BadInput: for a tensor that holds NaN or infinity.
     """
-    wide = {
-        f"{prefix}.{name}"
-        for prefix, module in network.named_modules()
-        if isinstance(module, Mixer)
-        for name, role in module.roles().items()
-        if role.float32
-    }
-    needed = torch.promote_types(dtype, torch.float32)
-    for ours, parameter in list(network.named_parameters()):
+    types = _types(network, dtype, narrow=quantize is not None)
+    for ours, parameter in [*network.named_parameters()]:
         if ours not in found:
-            put(network, ours, torch.zeros(parameter.shape, dtype=needed if ours in wide else dtype))
+            put(network, ours, torch.zeros(parameter.shape, dtype=types[ours] or dtype))
     goals: dict[str, list[str]] = {}
     for ours, place in found.items():
         goals.setdefault(place.name, []).append(ours)
     for _, names in tensors.by_file():
         for name in names:
-            if name not in goals:
-                continue
-            tensor = tensors.tensor(name)
-            check_finite(tensor, name, where)
-            for ours in goals[name]:
-                part = found[ours].layout.read(tensor)
-                narrow = quantize is not None and isinstance(_module(network, ours), nn.Linear)
-                to = part.dtype if narrow and ours.endswith("weight") else needed if ours in wide else dtype
-                own = (
-                    part.to(to)
-                    if part.is_contiguous() and part.numel() == tensor.numel()
-                    else part.to(to).clone(memory_format=torch.contiguous_format)
-                )
-                put(network, ours, own, quantize)
+            if name in goals:
+                tensor = tensors.tensor(name)
+                _check_finite(tensor, name, where)
+                for ours in goals[name]:
+                    put(network, ours, _own(found[ours].layout.read(tensor), tensor, types[ours]), quantize)
     return network
 
 
-def check_finite(tensor: Tensor, name: str, where: str) -> None:
+def _types(network: LanguageNetwork, dtype: torch.dtype, *, narrow: bool) -> dict[str, torch.dtype | None]:
+    """The type of each parameter; None: as it is stored, because it is narrowed at once."""
+    found: dict[str, torch.dtype | None] = dict.fromkeys(network.state_dict(), dtype)
+    for prefix, module in network.named_modules():
+        if narrow and isinstance(module, nn.Linear | Words):
+            found[f"{prefix}.weight"] = None
+        if isinstance(module, Mixer):
+            kept = [f"{prefix}.{name}" for name, role in module.roles().items() if role.float32]
+            found |= dict.fromkeys(kept, torch.promote_types(dtype, torch.float32))
+    return found
+
+
+def _own(part: Tensor, whole: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """What is kept of a tensor: contiguous, without the memory of the rest of it."""
+    wanted = part.to(dtype or part.dtype)
+    shared = wanted.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr() and len(wanted) < len(whole)
+    return wanted.clone(memory_format=torch.contiguous_format) if shared else wanted.contiguous()
+
+
+def _check_finite(tensor: Tensor, name: str, where: str) -> None:
     """Raise BadInput if a tensor holds NaN or infinity."""
     if not all(bool(piece.isfinite().all()) for piece in torch.split(tensor.flatten(), PIECE)):
         raise BadInput(f"{where}: the tensor '{name}' holds NaN or infinity; the checkpoint is damaged")
-
-
-def _module(network: nn.Module, name: str) -> nn.Module:
-    return network.get_submodule(name.rpartition(".")[0])
-
-
-def put(network: LanguageNetwork, name: str, tensor: Tensor, quantize: str | None = None) -> None:
-    """Put a tensor in the place of a parameter."""
-    place, _, last = name.rpartition(".")
-    module = network.get_submodule(place)
-    if isinstance(module, NarrowLinear):
-        setattr(module, last, tensor)
-        return
-    setattr(module, last, nn.Parameter(tensor))
-    if quantize is None or last != "weight":
-        return
-    if isinstance(module, nn.Linear):
-        parent, _, own = place.rpartition(".")
-        setattr(network.get_submodule(parent), own, KINDS[quantize].from_linear(module))
