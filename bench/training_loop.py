@@ -32,9 +32,9 @@ import conca
 from conca.estimators import training
 from conca.models.forecast import pinball
 from conca.models.threads import few_threads
+from conca.train.averaged import forgetting as average
 from conca.train.forecast_lesson import train_forecast
 from conca.train.groups import param_groups
-from conca.train.averaged import forgetting as average
 from conca.train.seeds import seeded
 
 TABLE = Path(__file__).parents[1] / "examples" / "data" / "beijing-air.csv.xz"

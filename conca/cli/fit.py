@@ -1,15 +1,15 @@
-"""`conca fit`: a forecaster of a table or a classifier of sequences, trained, compared with simple ones, and kept in a run folder."""
+"""`conca fit`: a forecaster, a classifier or a language model, trained, compared with simple ones, and kept in a run folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from conca.cli.kind import given
+from conca.cli.learn_text import learn_text
+from conca.cli.resuming import resumable
 from conca.cli.screen import frame, notice
 from conca.cli.task import check_task, default, estimator
 from conca.estimators.classify_config import ClassifyConfig as C
@@ -28,11 +28,13 @@ def fit(
         Argument(
             metavar="DATA",
             help="Table: .csv, .csv.gz, .csv.xz or .parquet; to classify, also .ts, .tsv, .txt, .npz, IDX, a folder of these or "
-            "of WAV by class, .zip, .tar, .tgz.",
+            "of WAV by class, .zip, .tar, .tgz; to learn text, any file or folder of it, or .jsonl.",
         ),
     ],
     out: Annotated[Path, Option(metavar="RUN", help="Run folder to write.")],
-    task: Annotated[str, Option(metavar="WORD", help="forecast, or classify: a label for each sequence.")] = "forecast",
+    task: Annotated[
+        str, Option(metavar="WORD", help="forecast; classify: a label for each sequence; text: a language model.")
+    ] = "forecast",
     horizon: Annotated[int | None, Option(metavar="N", help="Steps ahead; needed to forecast.")] = None,
     target: Annotated[
         list[str] | None,
@@ -94,7 +96,11 @@ def fit(
         int | None, Option(metavar="N", help=f"Networks that are trained side by side and averaged [{D.members}].")
     ] = None,
     length: Annotated[
-        int | None, Option(metavar="N", help=f"Rows of a piece that is read in training [{D.length}].")
+        int | None,
+        Option(
+            metavar="N",
+            help=f"Rows of a piece, or words (bytes) of text, that are read in training {default('length')}.",
+        ),
     ] = None,
     truncate: Annotated[
         int | None, Option(metavar="N", help="Rows that gradients go back through; the state is carried on.")
@@ -105,14 +111,21 @@ def fit(
     epochs: Annotated[
         int | None,
         Option(
-            metavar="N", help=f"At most so many epochs [{D.epochs}; to classify 40, or as many as make 1,000 steps]."
+            metavar="N",
+            help=f"At most so many epochs [{D.epochs}; to classify 40, or as many as make 1,000 steps; of text 10 times all of it].",
         ),
     ] = None,
     max_minutes: Annotated[float | None, Option(metavar="X", help="Of training, at most.")] = None,
     batch_size: Annotated[
-        int | None, Option(metavar="N", help=f"Pieces of series in a step {default('batch_size')}.")
+        int | None, Option(metavar="N", help=f"Pieces of series, or of text, in a step {default('batch_size')}.")
     ] = None,
-    lr: Annotated[float | None, Option(metavar="X", help=f"Highest learning rate {default('lr')}.")] = None,
+    lr: Annotated[
+        float | None,
+        Option(
+            metavar="X",
+            help=f"Highest learning rate {default('lr')[:-1]}; of text 0.003, --from 0.0002, --lora 0.001].",
+        ),
+    ] = None,
     weight_decay: Annotated[
         float | None, Option(metavar="X", help=f"Of the parameters that it suits {default('weight_decay')}.")
     ] = None,
@@ -134,7 +147,11 @@ def fit(
         Option(metavar="WORD", help=f"32-true, bf16-mixed, 64-true; on a GPU 16-mixed too {default('precision')}."),
     ] = None,
     test_fraction: Annotated[
-        float | None, Option(metavar="X", help="Share of the rows, the last ones, that is held out; 0: none [0.2].")
+        float | None,
+        Option(
+            metavar="X",
+            help="Share of the rows, the last ones, that is held out; 0: none [0.2; of text 0.1, at most 1 MiB].",
+        ),
     ] = None,
     windows: Annotated[
         int | None, Option(metavar="N", help="Hold out so many windows of HORIZON rows instead of a share.")
@@ -145,12 +162,21 @@ def fit(
     refit: Annotated[
         bool, Option("--refit/--no-refit", help="Learn from all rows in the end, for as many steps as were best.")
     ] = True,
+    tokenizer: Annotated[
+        Path | None, Option(metavar="FILE", help="Of text: a tokenizer.json or a folder with one; default: bytes.")
+    ] = None,
+    start: Annotated[
+        str | None, Option("--from", metavar="ID_OR_RUN", help="Of text: go on training this checkpoint or run.")
+    ] = None,
+    lora: Annotated[
+        int | None, Option(metavar="N", help="With --from: train an adapter of this rank (LoRA), not the weights.")
+    ] = None,
     resume: Annotated[bool, Option("--resume", help="Go on with a training of this run that was stopped.")] = False,
     strict: Annotated[bool, Option("--strict", help="Refuse a table with series that must be left out.")] = False,
     force: Annotated[bool, Option("--force", help="Replace the run if it exists.")] = False,
     quiet: Annotated[bool, Option("-q", "--quiet", help="No progress bar, no notices.")] = False,
 ) -> None:
-    """Fit a forecaster on a table, or (--task classify) a classifier on sequences.
+    """Fit a forecaster on a table, a classifier on sequences (--task classify), or a language model on text (--task text).
 
     To forecast: the last rows of every series are held out at first; the table printed at the end compares the forecasts there
     with simple ones (last value, same time a season ago, ridge regression), missing values not counted. Then a new network
@@ -158,6 +184,9 @@ def fit(
 
     To classify: the official test part is held out, or a share of every class where there is none; the table compares the
     labels given there with the most frequent one and with that of the nearest neighbour.
+
+    Text: its end is held out; the table compares bits for each byte there with those of xz and zstd. In rows of .jsonl with
+    prompt and completion, the completion alone is learnt.
 
     The defaults of options stand in brackets. A training that was stopped or killed is taken up again by the same command with
     --resume, and ends as if nothing had been.
@@ -198,8 +227,13 @@ def fit(
         step=step,
         refit=None if refit else False,
         strict=strict or None,
-    )
+        tokenizer=tokenizer,
+        lora=lora,
+    ) | ({} if start is None else {"from": start})
     check_task(task, options)
+    if task == "text":
+        learn_text(data, out, options, resume=resume, force=force, quiet=quiet)
+        return
     learn(data, out, estimator(task, options), resume=resume, force=force, quiet=quiet)
 
 
@@ -226,22 +260,6 @@ def learn(
     for line in () if quiet else lines:
         notice(line)
     frame(model.scores_)
-
-
-@contextmanager
-def resumable(run: Path, resume: bool, quiet: bool) -> Iterator[None]:
-    """Say what becomes of a training that is stopped, and that there is none to go on with."""
-    from conca.models.run import unfinished
-    from conca.train.ranks import first
-
-    if resume and not quiet and first() and not unfinished(run):
-        notice(f"{run}: there is no unfinished training of it; it begins anew")
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        if first() and unfinished(run):
-            notice(f"{run}: stopped; the same command with --resume goes on")
-        raise
 
 
 def with_report(model: Forecaster | Classifier, run: Path) -> list[str]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from conca.estimators.classify_config import ClassifyConfig
 from conca.estimators.config import ForecastConfig
+from conca.estimators.text_config import TextConfig
 from conca.types import BadInput, nearest
 
 if TYPE_CHECKING:
@@ -17,29 +18,33 @@ MADE = {
     *("layers", "d_model", "dropout", "epochs", "max_minutes", "batch_size", "lr", "weight_decay", "patience"),
     *("seed", "devices", "precision"),
 }
-"""Options of the estimators of both tasks; `ALONE` has those of one, `READ` those of its `fit`."""
+"""Options of all tasks; `ALONE` has those of one estimator, `READ` those of its `fit`."""
 READ = {
     "forecast": {
         *("target", "time", "series", "covariates", "categorical", "known", "tz"),
         *("test_fraction", "windows", "step", "refit", "strict"),
     },
     "classify": {"time", "series", "label", "rate", "order", "test_fraction"},
+    "text": {"tokenizer", "from"},
 }
 ALONE = {
     "forecast": {"horizon", "members", "length", "truncate", "quantiles"},
     "classify": {"axes", "bidirectional", "smoothing"},
+    "text": {"length", "test_fraction", "lora"},
 }
+DEFAULTS = {"to forecast": ForecastConfig, "to classify": ClassifyConfig, "of text": TextConfig}
 SHOWN = {"refit": "no-refit"}
 """How an option is written, where that is not its name."""
 
 
 def default(name: str) -> str:
-    """The default of an option, in brackets, for both tasks."""
-    ours, theirs = (
-        f"{getattr(one, name):g}" if isinstance(getattr(one, name), float) else getattr(one, name)
-        for one in (ForecastConfig, ClassifyConfig)
-    )
-    return f"[{ours}]" if ours == theirs else f"[{ours}; to classify {theirs}]"
+    """The default of an option, in brackets, for every task that has it and another than that of the forecaster."""
+    values = {
+        task: getattr(config, name) for task, config in DEFAULTS.items() if getattr(config, name, None) is not None
+    }
+    shown = {task: f"{value:g}" if isinstance(value, float) else str(value) for task, value in values.items()}
+    ours = shown.pop("to forecast")
+    return "[" + "; ".join([ours, *(f"{task} {value}" for task, value in shown.items() if value != ours)]) + "]"
 
 
 def check_task(task: str, options: dict[str, Any]) -> None:
@@ -50,10 +55,10 @@ def check_task(task: str, options: dict[str, Any]) -> None:
         if name not in MADE | READ[task] | ALONE[task]:
             shown = SHOWN.get(name, name).replace("_", "-")
             other = next(one for one in READ if name in READ[one] | ALONE[one])
-            mend = "leave it out" if task == "classify" else "add --task classify, or leave it out"
+            mend = "leave it out" if task != "forecast" else f"add --task {other}, or leave it out"
             raise BadInput(f"--{shown} belongs to --task {other}, and this is {task}; {mend}")
     if task == "forecast" and "horizon" not in options:
-        raise BadInput("--horizon is missing: say how many steps ahead to forecast (or --task classify)")
+        raise BadInput("--horizon is missing: say how many steps ahead to forecast (or --task classify, or text)")
     columns = options.get("series", [])
     if task == "classify" and len(columns) > 1:
         raise BadInput(f"--series: sequences are told apart by one column, and {len(columns)} are named")
