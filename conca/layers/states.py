@@ -106,6 +106,9 @@ def save(state: State, path: str | Path) -> None:
     os.close(handle)
     try:
         save_file(named, temporary)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -6,8 +6,6 @@ to, and that it is narrow ("quantized": "int8"), is said where its description i
 
 from __future__ import annotations
 
-import os
-import tempfile
 from itertools import chain
 from pathlib import Path
 from typing import cast
@@ -19,6 +17,7 @@ from torch import Tensor
 
 from conca.layers.quantised import put, skeleton
 from conca.models.language import LanguageConfig, LanguageNetwork
+from conca.models.run import new_file, umask
 from conca.types import BadInput
 
 __all__ = ["load_network", "network_skeleton", "save_network"]
@@ -50,14 +49,13 @@ def _filled_by_name(network: LanguageNetwork) -> bool:
 def save_network(network: LanguageNetwork, path: Path) -> None:
     """Write what a network holds to `path`, whole or not at all."""
     tensors = {name: tensor.detach().contiguous() for name, tensor in network.state_dict().items()}
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    os.close(handle)
+    part = new_file(path)
     try:
-        save_file(tensors, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        save_file(tensors, part)
+        part.chmod(0o666 & ~umask())  # it makes its file anew
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def load_network(
