@@ -119,7 +119,8 @@ def pretrained(
     check_names(network, found, tensors, where, spare=[prefixes.head])
     stored = tensors.dtype(found["stack.parts.0.inner.in_proj.weight"].name)
     own = dtype or (stored if quantize is None else torch.float32)
-    filled(network, found, tensors, where, dtype=own, quantize=quantize)
+    network.to(torch.promote_types(own, torch.float32)).to(own)  # recurrences keep what the first step gives
+    filled(network, found, tensors, where, quantize)
     return Pretrained(config, network.eval(), sizes.family(), dict(generation), sizes.notices())
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from conca.layers.mixer import Mixer
 from conca.layers.quantised import put
 from conca.layers.words import Words
 from conca.models.language import LanguageNetwork
@@ -59,31 +58,27 @@ def _more(names: list[str]) -> str:
 
 
 def filled(
-    network: LanguageNetwork,
-    found: Mapping[str, Place],
-    tensors: Tensors,
-    where: str,
-    *,
-    dtype: torch.dtype,
-    quantize: str | None = None,
+    network: LanguageNetwork, found: Mapping[str, Place], tensors: Tensors, where: str, quantize: str | None = None
 ) -> LanguageNetwork:
     """Put the tensors of a checkpoint, which `check_names` has seen, into a network that was built without memory ("meta").
 
     Args:
-        network: changed in place.
-        found: where its parameters stand; what stands nowhere becomes 0 (the bias of a convolution without one).
+        network: changed in place; its parameters have the types that they are to have.
+        found: where they stand; what stands nowhere becomes 0 (the bias of a convolution without one).
         tensors: of the checkpoint.
         where: the folder, for errors.
-        dtype: of the parameters; those of the recurrence are float32 or better.
         quantize: "int8" or "bfloat16" narrows each linear map and the table when its weight arrives.
 
     Raises:
         BadInput: for a tensor that holds NaN or infinity.
     """
-    types = _types(network, dtype, narrow=quantize is not None)
+    types = {name: parameter.dtype for name, parameter in network.named_parameters()}
+    if quantize is not None:  # what is narrowed comes as it is stored
+        maps = [name for name, module in network.named_modules() if isinstance(module, nn.Linear | Words)]
+        types |= {f"{name}.weight": tensors.dtype(found[f"{name}.weight"].name) for name in maps}
     for ours, parameter in [*network.named_parameters()]:
         if ours not in found:
-            put(network, ours, torch.zeros(parameter.shape, dtype=types[ours] or dtype))
+            put(network, ours, torch.zeros(parameter.shape, dtype=parameter.dtype))
     goals: dict[str, list[str]] = {}
     for ours, place in found.items():
         goals.setdefault(place.name, []).append(ours)
@@ -97,21 +92,9 @@ def filled(
     return network
 
 
-def _types(network: LanguageNetwork, dtype: torch.dtype, *, narrow: bool) -> dict[str, torch.dtype | None]:
-    """The type of each parameter; None: as it is stored, because it is narrowed at once."""
-    found: dict[str, torch.dtype | None] = dict.fromkeys(network.state_dict(), dtype)
-    for prefix, module in network.named_modules():
-        if narrow and isinstance(module, nn.Linear | Words):
-            found[f"{prefix}.weight"] = None
-        if isinstance(module, Mixer):
-            kept = [f"{prefix}.{name}" for name, role in module.roles().items() if role.float32]
-            found |= dict.fromkeys(kept, torch.promote_types(dtype, torch.float32))
-    return found
-
-
-def _own(part: Tensor, whole: Tensor, dtype: torch.dtype | None) -> Tensor:
+def _own(part: Tensor, whole: Tensor, dtype: torch.dtype) -> Tensor:
     """What is kept of a tensor: contiguous, without the memory of the rest of it."""
-    wanted = part.to(dtype or part.dtype)
+    wanted = part.to(dtype)
     shared = wanted.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr() and len(wanted) < len(whole)
     return wanted.clone(memory_format=torch.contiguous_format) if shared else wanted.contiguous()
 
