@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Cut", "Decoding", "TextOf", "Tokens"]
+__all__ = ["Cut", "Decoding", "Speech", "TextOf", "Tokens"]
 
 
 class Decoding(Protocol):
@@ -37,6 +37,29 @@ class Tokens(Protocol):
 
     def stream(self) -> Decoding:
         """A decoding that begins."""
+        ...
+
+
+class Speech(Tokens, Protocol):
+    """Of a tokenizer, what a talk needs beside that."""
+
+    @property
+    def bos(self) -> int | None:
+        """The word that texts begin with."""
+        ...
+
+    @property
+    def eos(self) -> int | None:
+        """The word that ends texts."""
+        ...
+
+    @property
+    def pad(self) -> int | None:
+        """The word that fills up."""
+        ...
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Words to text, those that stand for no text too if they are `special`."""
         ...
 
 
