@@ -1,0 +1,128 @@
+"""A GGUF file: tensors by their names there, and what is said beside them, through the package `gguf`.
+
+F32, F16 and BF16 are given as they are stored; Q8_0, where 32 numbers in int8 share a scale in float16, is widened to float32 (where a
+model is kept in int8 here, each row of it is rounded once more, with one scale).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType, GGUFReader
+from gguf.quants import dequantize
+from torch import Tensor
+
+from conca.types import BadInput, nearest
+
+__all__ = ["GGUFFile"]
+
+DTYPES = {
+    GGMLQuantizationType.F32: torch.float32, GGMLQuantizationType.F16: torch.float16,
+    GGMLQuantizationType.BF16: torch.bfloat16, GGMLQuantizationType.F64: torch.float64,
+    GGMLQuantizationType.Q8_0: torch.float32,
+}  # fmt: skip
+"""What tensors become; others are not read."""
+
+
+class GGUFFile:
+    """One GGUF file, mapped into memory; a tensor is copied when it is asked for.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        BadInput: for a file that is missing, not GGUF, cut off, of the other byte order, or one of several parts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                magic = file.read(4)
+        except OSError as error:
+            raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
+        if magic != b"GGUF":
+            raise BadInput(f"{path}: not a GGUF file; it begins with {magic!r}")
+        try:
+            reader = GGUFReader(path)
+        except (ValueError, IndexError, KeyError, OverflowError, OSError, MemoryError) as error:
+            line = " ".join(str(error).split())
+            raise BadInput(f"{path}: not a whole GGUF file ({line}); download it again") from None
+        if reader.byte_order != "I":
+            raise BadInput(f"{path}: its numbers have the byte order of another machine, which is not read")
+        self._said: dict[str, Any] = dict(reader.fields)
+        self._tensors: dict[str, Any] = {tensor.name: tensor for tensor in reader.tensors}
+        parts = self.said("split.count", 1)
+        if parts != 1:
+            raise BadInput(f"{path}: one of {parts} parts; join them first, with llama-gguf-split --merge")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the file go; what was copied stays."""
+        self._said, self._tensors = {}, {}
+
+    def said(self, key: str, default: Any = None) -> Any:
+        """What stands beside the tensors: a number, a string, a flag, or a list of them; `default` where nothing stands.
+
+        Raises BadInput for strings that are not UTF-8.
+        """
+        field = self._said.get(key)
+        if field is None:
+            return default
+        try:
+            value = field.contents()
+        except (ValueError, IndexError) as error:
+            raise BadInput(f"{self.path}: '{key}' cannot be read ({' '.join(str(error).split())})") from None
+        return default if value is None else value
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """A whole number from 1 on. Raises BadInput if it is none, or is missing where there is no default."""
+        value = self.said(key, default)
+        if type(value) is not int or value < 1:
+            said = "is missing" if value is None else f"is {value!r}, not a whole number from 1 on"
+            raise BadInput(f"{self.path}: '{key}' {said}")
+        return value
+
+    def names(self) -> list[str]:
+        """The names of all tensors."""
+        return list(self._tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor, with the axes in PyTorch's order. Raises BadInput for a name that is not there."""
+        return tuple(reversed([int(size) for size in self._found(name).shape]))
+
+    def dtype(self, name: str) -> torch.dtype:
+        """What `tensor` gives it in. Raises BadInput for a name that is not there, and a type that is not read."""
+        kind = self._found(name).tensor_type
+        if kind not in DTYPES:
+            known = ", ".join(known.name for known in DTYPES)
+            raise BadInput(f"{self.path}: the tensor '{name}' is kept as {kind.name}; {known} are read")
+        return DTYPES[kind]
+
+    def tensor(self, name: str) -> Tensor:
+        """The numbers of a tensor, in memory of their own. Raises BadInput as `dtype` does."""
+        found, dtype = self._found(name), self.dtype(name)
+        if found.tensor_type == GGMLQuantizationType.Q8_0:
+            return torch.from_numpy(dequantize(found.data, found.tensor_type)).view(self.shape(name))
+        raw = torch.from_numpy(np.array(found.data, order="C").view(np.uint8).reshape(-1))
+        return raw.view(dtype).view(self.shape(name))
+
+    def by_file(self) -> Iterator[tuple[str, list[str]]]:
+        """The name of the file, and those of its tensors in their order there."""
+        yield self.path.name, sorted(self._tensors, key=lambda name: int(self._tensors[name].data_offset))
+
+    def _found(self, name: str) -> Any:
+        if name not in self._tensors:
+            hint = nearest(name, self._tensors) if self._tensors else "it has none"
+            raise BadInput(f"{self.path}: the tensor '{name}' is missing; {hint}")
+        return self._tensors[name]
