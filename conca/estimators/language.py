@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self, overload
 
 import pandas as pd
@@ -239,9 +240,16 @@ def _of_gguf(
 ) -> tuple[Pretrained, Tokenizer | None]:
     """Weights and tokenizer of a .gguf file; the package that reads it is imported when it is needed."""
     try:
-        reader = import_module("conca.models.gguf_file")
+        files, model, words = (import_module(f"conca.models.gguf_{name}") for name in ("file", "model", "tokenizer"))
     except ModuleNotFoundError as error:
         line = f'reading {path.name} needs {error.name}, which is not installed: pip install "conca[all]"'
         raise ModuleNotFoundError(line, name=error.name) from error
-    found: tuple[Pretrained, Tokenizer | None] = reader.read_gguf(path, dtype=dtype, quantize=quantize, options=options)
-    return found
+    found: Pretrained = model.read_gguf(path, dtype=dtype, quantize=quantize, options=options)
+    with files.GGUFFile(path) as file:
+        inside: dict[str, bytes] | None = words.tokenizer_files(file)
+    if inside is None:
+        return found, None
+    with TemporaryDirectory(prefix="conca-") as folder:
+        for name, content in inside.items():
+            (Path(folder) / name).write_bytes(content)
+        return found, read_tokenizer(folder)
