@@ -23,10 +23,10 @@ __all__ = ["Progress", "encode_files", "in_threads"]
 Progress = Callable[[int, int], None]
 """Is told the bytes done, and those in all."""
 
-PIECE = 1 << 20
+PIECE = 1 << 18
 LEAD = 256
 TRIES = 32
-LONGEST = 64
+LONGEST = 128
 """Pieces that are waited for until there is a place to cut."""
 LINE = re.compile(rb"\n(?=\S)")
 WORD = re.compile(rb"(?<=\S)(?= \S)")
