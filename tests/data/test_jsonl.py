@@ -89,6 +89,16 @@ def test_rows_are_texts_of_their_own_judged_as_they_say(tokenizer, tmp_path: Pat
     assert rows.split(0)[0] == range(len(rows))
 
 
+def test_what_a_tokenizer_passes_over_counts_to_the_end_of_its_row(tmp_path: Path) -> None:
+    inner = Tokenizer(models.WordLevel({"<unk>": 0, "sea": 1, "</s>": 2}, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    path = written(tmp_path / "rows.jsonl", [{"prompt": "sea", "completion": "  "}, {"text": "sea sea"}])
+    rows = Rows.open(path, FileTokenizer(inner, "tokenizer.json", eos=2), tmp_path / "cache")
+    assert rows.read(0, len(rows)).tolist() == [1, 2, 1, 1, 2]
+    assert rows.sizes(0, len(rows)).tolist() == [3, 3, 3, 4, 1]
+    assert rows.raw(2, 5) == b"sea sea\n"
+
+
 def test_files_of_rows_come_packed_and_in_folders(tmp_path: Path) -> None:
     folder, cache = tmp_path / "rows", tmp_path / "cache"
     folder.mkdir()
