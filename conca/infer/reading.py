@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from conca.infer.decoder import Decoder
-from conca.infer.past import Past, marked
+from conca.infer.past import Past
 from conca.layers import states
 from conca.models.language import LanguageNetwork, States, sides
 from conca.types import BadInput
 
-__all__ = ["Stepping", "prompts_of", "quiet", "read", "stepping", "texts"]
+__all__ = ["Stepping", "prompts_of", "quiet", "read", "several", "started", "stepping", "texts"]
 
 PIECE = 2048
 """Words that are read at once, of all rows together, unless that is less than"""
@@ -208,6 +208,3 @@ def started(
 def several(items: Iterable[Any], samples: int) -> list[Any]:
     """Each item so many times."""
     return [item for item in items for _ in range(samples)]
-
-
-__all__ += ["marked", "several", "started"]

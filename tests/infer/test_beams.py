@@ -5,7 +5,6 @@ from itertools import product
 import pytest
 import torch
 from torch.testing import assert_close
-from transformers import Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM
 
 from conca.infer.beams import beam_search
 from conca.infer.generating import generate
@@ -67,45 +66,8 @@ def test_states_go_with_their_texts():
     assert torch.equal(more.rows[0].ids, again.rows[0].ids)
 
 
-def theirs(kind):
-    """A small model of transformers and ours with its weights."""
-    common = {
-        "vocab_size": 15,
-        "hidden_size": 8,
-        "num_hidden_layers": 2,
-        "state_size": 3,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-    }
-    if kind == "mamba":
-        model = MambaForCausalLM(MambaConfig(**common, eos_token_id=2, time_step_rank=2))
-        layers = "mamba(d_state=3,dt_rank=2)*2"
-    else:
-        sizes = {"num_heads": 4, "head_dim": 4, "n_groups": 1, "chunk_size": 4}
-        model = Mamba2ForCausalLM(Mamba2Config(**common, eos_token_id=2, tie_word_embeddings=True, **sizes))
-        layers = "mamba2(d_head=4,d_state=3)*2"
-    model = model.double().eval()
-    net = LanguageNetwork(LanguageConfig(15, 15, layers, 8)).eval()
-    named = {}
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.4 * torch.randn_like(p))
-        for name, value in model.backbone.state_dict().items():
-            for old, new in {
-                "embeddings.": "words.",
-                "norm_f.": "norm.",
-                "layers.": "stack.parts.",
-                ".mixer.": ".inner.",
-            }.items():
-                name = name.replace(old, new)
-            name = name.replace(".dt_proj.bias", ".dt_bias").replace("conv1d", "conv")
-            named[name] = value[:, 0].flip(1) if name.endswith("conv.weight") else value
-        net.load_state_dict(named)
-    return model, net
-
-
 @pytest.mark.parametrize("kind", ["mamba", "mamba2"])
-def test_beams_are_those_of_transformers(kind):
+def test_beams_are_those_of_transformers(kind, theirs):
     torch.manual_seed(3)
     model, net = theirs(kind)
     ids = torch.tensor([[5, 9, 4], [13, 12, 3], [7, 7, 7]])
@@ -130,4 +92,4 @@ def test_beams_are_those_of_transformers(kind):
             assert row.score == pytest.approx(float(score), rel=1e-4)
             assert set(text[len(row.ids) :].tolist()) <= {0, 2}
             ends.add((row.reason, len(row.ids) < 9))
-    assert ends == {("eos", True), ("length", False)} or ends == {("eos", True), ("length", False), ("eos", False)}
+    assert ends >= {("eos", True), ("length", False)}

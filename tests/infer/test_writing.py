@@ -5,14 +5,6 @@ import codecs
 import pytest
 import torch
 from torch.testing import assert_close
-from transformers import Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM
-from transformers.generation.logits_process import (
-    MinPLogitsWarper,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 
 from conca.infer import generating, reading
 from conca.infer.beams import beam_search
@@ -22,12 +14,7 @@ from conca.infer.reading import prompts_of
 from conca.infer.sampling import (
     Draws,
     Sampling,
-    at_least,
     choose,
-    cooled,
-    likeliest,
-    nucleus,
-    penalised,
     processed,
 )
 from conca.infer.stopping import plain
@@ -104,63 +91,6 @@ def slow(net, prompt, count, sampling=None, seed=None, row=0):
     return ids[len(prompt) :]
 
 
-def test_logits_are_those_of_transformers():
-    logits = 3 * torch.randn(4, 40)
-    logits[1] = logits[1].round()  # equal ones
-    ids = torch.randint(40, (4, 6))
-    seen = torch.zeros(4, 40, dtype=torch.bool).scatter(1, ids, True)
-    for ours, theirs in (
-        (penalised(logits, seen, 1.7), RepetitionPenaltyLogitsProcessor(1.7)),
-        (cooled(logits, 0.6), TemperatureLogitsWarper(0.6)),
-        (likeliest(logits, 5), TopKLogitsWarper(5)),
-        (likeliest(logits, 99), TopKLogitsWarper(99)),
-        (nucleus(logits, 0.7), TopPLogitsWarper(0.7)),
-        (nucleus(logits, 1e-9), TopPLogitsWarper(1e-9)),
-        (at_least(logits, 0.2), MinPLogitsWarper(0.2)),
-        (at_least(logits, 1.0), MinPLogitsWarper(1.0)),
-    ):
-        assert torch.equal(ours, theirs(ids, logits.clone()))
-    every = Sampling(do_sample=True, temperature=0.6, top_k=9, top_p=0.9, min_p=0.1, repetition_penalty=1.7)
-    want = logits.clone()
-    want[:, 37:] = -torch.inf
-    for step in (
-        RepetitionPenaltyLogitsProcessor(1.7),
-        TemperatureLogitsWarper(0.6),
-        TopKLogitsWarper(9),
-        TopPLogitsWarper(0.9),
-        MinPLogitsWarper(0.1),
-    ):
-        want = step(ids, want)
-    assert torch.equal(processed(logits, seen, every, 37), want)
-
-
-def test_draws_follow_the_distribution_and_nothing_else():
-    sampling = Sampling(do_sample=True)
-    logits = torch.tensor([[0.0, -torch.inf, 1.0, 2.0, -torch.inf]])
-    draws = Draws(3, range(20_000))
-    words = choose(logits.expand(20_000, -1), sampling, draws)
-    counts = words.bincount(minlength=5) / 20_000
-    assert_close(counts, logits[0].softmax(0), atol=0.012, rtol=0)
-    assert counts[[1, 4]].sum() == 0
-    first, later = Draws(5, [0, 1]), Draws(5, [1], begin=[2])
-    numbers = torch.stack([first.uniform() for _ in range(3)])
-    assert numbers.unique().numel() == 6
-    assert later.uniform() == numbers[2, 1]
-    with pytest.raises(BadInput, match="not finite"):
-        choose(torch.full((1, 3), torch.nan), sampling, draws)
-
-
-class Always:
-    def uniform(self):
-        return torch.tensor([1 - 2.0**-53])
-
-
-def test_a_number_near_one_draws_no_word_that_is_not_there():
-    logits = torch.full((1, 9), -torch.inf)
-    logits[0, 2:6] = torch.tensor([0.1, 0.3, 0.7, 0.5])
-    assert choose(logits, Sampling(do_sample=True), Always()) == 5
-
-
 @pytest.mark.parametrize("drawn", [False, True])
 def test_a_batch_says_what_each_says_alone(drawn, monkeypatch):
     net = network()
@@ -213,47 +143,8 @@ def test_going_on_is_one_longer_run(drawn, tmp_path):
         Past.load(tmp_path / "state", net)
 
 
-def theirs(kind, **options):
-    """A small model of transformers and ours with its weights."""
-    common = {
-        "vocab_size": 15,
-        "hidden_size": 8,
-        "num_hidden_layers": 2,
-        "state_size": 3,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-    }
-    if kind == "mamba":
-        model = MambaForCausalLM(MambaConfig(**common, eos_token_id=2, time_step_rank=2))
-        layers = "mamba(d_state=3,dt_rank=2)*2"
-    else:
-        sizes = {"num_heads": 4, "head_dim": 4, "n_groups": 1, "chunk_size": 4}
-        model = Mamba2ForCausalLM(Mamba2Config(**common, eos_token_id=2, tie_word_embeddings=True, **sizes))
-        layers = "mamba2(d_head=4,d_state=3)*2"
-    model = model.double().eval()
-    net = LanguageNetwork(LanguageConfig(15, 15, layers, 8)).eval()
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.4 * torch.randn_like(p))
-        weights = dict(model.state_dict())
-        weights.pop("lm_head.weight")
-        named = {}
-        for name, value in weights.items():
-            name = name.removeprefix("backbone.").replace("embeddings.", "words.").replace("norm_f.", "norm.")
-            name = name.replace("layers.", "stack.parts.").replace(".mixer.", ".inner.")
-            named[name] = value
-        for n in range(2):
-            at = f"stack.parts.{n}.inner."
-            named[at + "conv.weight"] = named.pop(at + "conv1d.weight")[:, 0].flip(1)
-            named[at + "conv.bias"] = named.pop(at + "conv1d.bias")
-            if kind == "mamba":
-                named[at + "dt_bias"] = named.pop(at + "dt_proj.bias")
-        net.load_state_dict(named)
-    return model, net
-
-
 @pytest.mark.parametrize("kind", ["mamba", "mamba2"])
-def test_texts_are_those_of_transformers(kind):
+def test_texts_are_those_of_transformers(kind, theirs):
     torch.manual_seed(3)
     model, net = theirs(kind)
     ids = torch.tensor([[0, 0, 0, 5, 9], [4, 3, 8, 7, 6], [0, 13, 12, 5, 3]])
@@ -348,52 +239,7 @@ def test_dropout_is_off_while_it_writes_and_back_afterwards():
     assert [net.training, net.stack.parts[0].training, net.stack.parts[1].training] == [True, True, False]
 
 
-def test_a_generation_config_says_how():
-    saved = {
-        "eos_token_id": [3, 5],
-        "temperature": 0.5,
-        "do_sample": True,
-        "top_p": 1,
-        "bos_token_id": 1,
-        "max_length": 20,
-    }
-    got = Sampling.from_generation_config(
-        saved | {"transformers_version": "5", "min_p": None}, max_new_tokens=7, top_p=None
-    )
-    assert got == Sampling(max_new_tokens=7, do_sample=True, temperature=0.5, top_k=50, eos=(3, 5))
-    assert Sampling.from_generation_config(saved, top_k=3).top_k == 3
-    assert Sampling.from_generation_config(saved, temperature=0).greedy
-    assert Sampling.from_generation_config(saved, num_beams=3).greedy
-    assert Sampling.from_generation_config(saved, do_sample=False, stop=["x"]).stop == ("x",)
-    assert Sampling.from_generation_config({"eos_token_id": 4, "temperature": 0.7, "stop_strings": "a"}) == Sampling(
-        eos=(4,), temperature=0.7, stop=("a",)
-    )
-    assert not Sampling.from_generation_config({}, temperature=0.7).greedy
-    assert Sampling.from_generation_config({}, temperature=0.7).top_k is None
-
-
 def test_what_it_refuses():
-    for match, options in {
-        "max_new_tokens must be a whole number from 1 on, not 0": {"max_new_tokens": 0},
-        "temperature must be 0 or more, not -1": {"temperature": -1},
-        "temperature must be 0 or more, not nan": {"temperature": float("nan")},
-        "top_k must be a whole number from 1 on, or 0 for all words, not -2": {"top_k": -2},
-        "top_p must be above 0 and at most 1, not 0": {"top_p": 0},
-        "top_p must be above 0 and at most 1, not 1.1": {"top_p": 1.1},
-        "min_p must be from 0 to 1, not 2": {"min_p": 2},
-        "repetition_penalty must be above 0": {"repetition_penalty": 0.0},
-        "a stop string is empty": {"stop": ("",)},
-        "eos must be words": {"eos": ("x",)},
-        "seed must be": {"seed": -1},
-        "num_beams must be": {"num_beams": 0},
-        "early_stopping must be": {"early_stopping": "always"},
-        "beams follow the likeliest words": {"num_beams": 2, "do_sample": True},
-        "beams do not look for stop strings": {"num_beams": 2, "stop": ("x",)},
-    }.items():
-        with pytest.raises(BadInput, match=match):
-            Sampling(**options)
-    with pytest.raises(BadInput, match="unknown option 'temp'"):
-        Sampling.from_generation_config({}, temp=1)
     net, some = network("mamba"), Sampling(max_new_tokens=1)
     for match, prompts, options in (
         ("prompt 2 is empty; give at least one word, or a state", [[1], []], {}),
