@@ -4,6 +4,7 @@ import doctest
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import pkgutil
 import re
@@ -14,12 +15,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import huggingface_hub.constants
 import pandas as pd
 import pytest
+import tokenizers
 import torch
 
 import conca
 from conca.cli.main import main
+from conca.models.language import LanguageConfig, LanguageNetwork
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -51,7 +55,8 @@ def run(command: list[str]) -> int:
 
 
 def small(command: list[str]) -> list[str]:
-    given = {f"--{key.replace('_', '-')}": str(value) for key, value in SMALL.items()}
+    goes_on = ("layers", "d_model") if "--from" in command else ()
+    given = {f"--{key.replace('_', '-')}": str(value) for key, value in SMALL.items() if key not in goes_on}
     options = [word for name, value in given.items() if name not in command for word in (name, value)]
     if command[0] == "data":
         return ["60" if before == "--count" else word for before, word in zip(["", *command], command)]
@@ -70,7 +75,28 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pd.DataFrame(days).to_csv(tmp_path / "sales.csv", index=False)
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(ROOT / "examples" / "movements.py"))
+    (tmp_path / "corpus.txt").write_text(README[:20000])
+    (tmp_path / "later.txt").write_text(README[20000:22000])
+    notes = [json.dumps({"prompt": f"{n} and 1 is", "completion": f" {n + 1}"}) for n in range(60)]
+    (tmp_path / "notes.jsonl").write_text("\n".join(notes))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    published(tmp_path / "hub" / "models--state-spaces--mamba-130m-hf")
     return tmp_path
+
+
+def published(home: Path) -> None:
+    """A checkpoint as it lies in the cache of the hub, small and with random weights."""
+    words = tokenizers.ByteLevelBPETokenizer()
+    words.train_from_iterator([README], vocab_size=300, show_progress=False)
+    folder = home / "snapshots" / ("0" * 40)
+    config = LanguageConfig(n_words=304, vocab=300, layers="mamba(d_state=4)*2", d_model=16)
+    model = conca.LanguageModel.around(LanguageNetwork(config).float(), generation={"eos_token_id": 0}, family="mamba")
+    folder.parent.mkdir(parents=True)
+    model.save_pretrained(folder)
+    words.save(str(folder / "tokenizer.json"))
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text("0" * 40)
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +137,10 @@ def test_the_commands_of_a_page_run(page: str, desk: Path, capfd: pytest.Capture
         "labels.csv",
         "said.csv",
         "tour.html",
+        "runs/text/config.json",
+        "runs/narrow/config.json",
+        "runs/notes/adapter/adapter_model.safetensors",
+        "paris.state",
     ):
         assert (desk / name).exists() == (page == "README.md")
 

@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     `--debug` only.
     """
     open_streams()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # text is cut into pieces for threads of our own
     given = list(sys.argv[1:] if arguments is None else arguments)
     words = [word for word in given if word != "--debug"]
     try:

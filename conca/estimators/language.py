@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from conca.data.tokenizer import Tokenizer, check_vocab, read_tokenizer
+from conca.data.tokenizer import FileTokenizer, Tokenizer, check_vocab, read_tokenizer
 from conca.estimators.kinds import is_run
 from conca.estimators.published_tokenizer import tokenizer_of
 from conca.estimators.text_runs import TextRun, read_text_run, write_text_run
@@ -64,6 +64,8 @@ class LanguageModel(LanguageNetwork):
         """The model whose network this is; nothing is copied. Raises BadInput for a tokenizer that does not fit its table."""
         if tokenizer is not None:
             check_vocab(tokenizer, network.config.n_words)
+            if tokenizer.eos is None and isinstance(tokenizer, FileTokenizer):
+                tokenizer.eos = next(iter(ends_of(generation or {})), None)
         model = cls.__new__(cls)
         nn.Module.__init__(model)
         model.__dict__.update(network.__dict__)
@@ -233,6 +235,12 @@ class LanguageModel(LanguageNetwork):
     def opening(self) -> int | None:
         """The word that the tokenizer puts before a text, if it does so."""
         return self.tokenizer.opening[-1] if self.tokenizer is not None and self.tokenizer.opening else None
+
+
+def ends_of(generation: Mapping[str, Any]) -> tuple[int, ...]:
+    """The words that end a text, by a generation_config.json."""
+    found = generation.get("eos_token_id")
+    return tuple(found) if isinstance(found, list | tuple) else () if found is None else (int(found),)
 
 
 def _of_gguf(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 
 from conca.data.tokenizer import Tokenizer, read_tokenizer
 from conca.models.published import Pretrained
@@ -34,8 +35,9 @@ def tokenizer_of(folder: Path, found: Pretrained, lines: list[str]) -> Tokenizer
         lines.append(f"{folder}: holds no tokenizer; {advice}")
         return None
     try:
-        path = Path(hf_hub_download(origin, "tokenizer.json"))
-        return read_tokenizer(path)
+        with suppress(EntryNotFoundError):
+            hf_hub_download(origin, FILES[2])
+        return read_tokenizer(Path(hf_hub_download(origin, FILES[0])))
     except (OSError, HfHubHTTPError, LocalEntryNotFoundError, BadInput, ValueError):
         lines.append(f"{folder}: holds no tokenizer, and that of {origin} cannot be had; {advice}")
         return None
