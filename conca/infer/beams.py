@@ -25,7 +25,7 @@ from conca.models.language import LanguageNetwork
 from conca.ops.doors import raised
 from conca.types import BadInput
 
-__all__ = ["beam_search"]
+__all__ = ["beam_search", "check_best"]
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,7 @@ def beam_search(
     Raises:
         BadInput: as in `Writer`, and for more texts than beams.
     """
-    if not 1 <= n_best <= sampling.num_beams:
-        raise BadInput(f"{sampling.num_beams} beams give from 1 to {sampling.num_beams} texts, not {n_best}")
+    check_best(n_best, sampling)
     begin = time.perf_counter()
     steps, before = stepping(network), started(network, prompts, past, 1, bos)
     words = sum(map(len, before.tail))
@@ -140,6 +139,12 @@ def beam_search(
     written = sum(len(row.ids) for row in rows)
     rate = Rate(words, written, middle - begin, time.perf_counter() - middle)
     return Generation(tuple(rows), Past.join(pasts), rate)
+
+
+def check_best(n_best: int, sampling: Sampling) -> None:
+    """Raise BadInput unless beams give so many texts."""
+    if not 1 <= n_best <= sampling.num_beams:
+        raise BadInput(f"{sampling.num_beams} beams give from 1 to {sampling.num_beams} texts, not {n_best}")
 
 
 def searched(network: LanguageNetwork, past: Past, sampling: Sampling, steps: Stepping) -> list[Ended]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from conca.infer.beams import beam_search
+from conca.infer.beams import beam_search, check_best
 from conca.infer.past import Past, marked
 from conca.infer.reading import Words, prompts_of, quiet, read, several, started, stepping
 from conca.infer.sampling import Draws, Sampling, choose, processed
@@ -40,7 +40,7 @@ class Moment:
 
 
 class Writer:
-    """Writes texts; iterating over it gives `Piece`s as they become certain.
+    """Writes texts; iterating over it gives `Piece`s as they become certain: of beams, whole texts at the end.
 
     Args:
         network: what writes.
@@ -73,9 +73,12 @@ class Writer:
         tokenizer: Tokens | None = None,
         bos: int | None = None,
     ) -> None:
+        self.found: Generation | None = None
+        if sampling.num_beams > 1:
+            check_best(samples, sampling)
         if sampling.stop and tokenizer is None:
             raise BadInput("stop strings need a tokenizer: without one there is no text")
-        self.network, self.sampling, self.samples = network, sampling, samples
+        self.network, self.sampling, self.samples, self.tokenizer = network, sampling, samples, tokenizer
         self.before = started(network, prompts, past, samples, bos)
         self.steps = stepping(network)
         self.texts = [TextOf(tokenizer, sampling.stop) for _ in range(len(self.before) * samples)]
@@ -88,6 +91,9 @@ class Writer:
 
     def __iter__(self) -> Iterator[Piece]:
         """Go on writing."""
+        if self.sampling.num_beams > 1:
+            yield from self._beams()
+            return
         if not self.ready:
             self._read()
         while self.moments:
@@ -95,6 +101,10 @@ class Writer:
 
     def result(self) -> Generation:
         """What there is, at any time; texts that have not ended are "interrupted"."""
+        if self.sampling.num_beams > 1:
+            list(self._beams())
+        if self.found is not None:
+            return self.found
         if not self.ready:
             self._read()
         rows, pasts = [], []
@@ -109,6 +119,16 @@ class Writer:
         written = sum(len(row.ids) for row in rows)
         rate = Rate(self.read_words, written, self.read_seconds, self.write_seconds)
         return Generation(tuple(rows), Past.join(pasts), rate)
+
+    def _beams(self) -> Iterator[Piece]:
+        """Search, once."""
+        if self.found is None:
+            past, best = self.before, self.samples
+            self.found = beam_search(
+                self.network, None, self.sampling, past=past, n_best=best, tokenizer=self.tokenizer
+            )
+            for row, text in enumerate(self.found.rows):
+                yield Piece(row, tuple(text.ids.tolist()), text.text or "")
 
     def _read(self) -> None:
         """Read the prompts, and copy what they leave for each sample."""
@@ -209,9 +229,7 @@ def generate(
     tokenizer: Tokens | None = None,
     bos: int | None = None,
 ) -> Generation:
-    """All that `Writer` writes, with the same arguments; where more than one beam is followed, the best text of each prompt."""
-    if sampling.num_beams > 1:
-        return beam_search(network, prompts, sampling, past=past, n_best=samples, tokenizer=tokenizer, bos=bos)
+    """All that `Writer` writes, with the same arguments; where several beams are followed, the best `samples` texts of each prompt."""
     writer = Writer(network, prompts, sampling, past=past, samples=samples, tokenizer=tokenizer, bos=bos)
     for _ in writer:
         pass

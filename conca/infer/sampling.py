@@ -240,8 +240,6 @@ def choose(logits: Tensor, sampling: Sampling, draws: Draws | None) -> Tensor:
     if sampling.greedy or draws is None:
         return logits.argmax(-1)
     mass = logits.to(torch.float64).softmax(-1).cumsum(-1)
+    # below the whole mass, also rounded: it is found before the words that have none at the end
     point = draws.uniform().to(mass.device)[:, None] * mass[:, -1:]
-    last = torch.searchsorted(
-        mass, mass[:, -1:].contiguous()
-    )  # the last word of any mass, where the product is rounded up
-    return torch.searchsorted(mass, point, right=True).minimum(last)[:, 0]
+    return torch.searchsorted(mass, point, right=True)[:, 0]

@@ -105,6 +105,8 @@ def test_documents_do_not_see_each_other(net, block, bos):
     want = np.concatenate([whole(net, document, before) for document in documents])
     np.testing.assert_allclose(scored(net, Documents(documents), block=block, bos=bos)[1], want, rtol=1e-9)
     assert np.isnan(want).sum() == (5 if bos is None else 0)
+    every = Documents(documents, [np.full(len(d), True) for d in documents])
+    np.testing.assert_allclose(scored(net, every, block=block, bos=bos)[1], want, rtol=1e-9)
     masks = [np.arange(len(d)) >= max(1, len(d) - 2) for d in documents]
     some = scored(net, Documents(documents, masks, completions=True), block=block, bos=bos)[1]
     np.testing.assert_allclose(some, np.where(np.concatenate(masks), want, np.nan), rtol=1e-9)

@@ -242,6 +242,35 @@ def test_a_template_that_writes_the_past_anew_is_followed(net, reads, monkeypatc
     assert talk.undo() and not talk.messages
 
 
+def test_turns_that_began_later_begin_where_the_past_still_holds(net, monkeypatch):
+    says(monkeypatch, "a<|im_end|>", "b<|im_end|>", "c<|im_end|>", "d<|im_end|>")
+    talk = talk_with(net, "{% if messages|length > 3 %}A long talk.{% endif %}" + CHATML)
+    for text in "123":
+        answer(talk, text)
+    assert "anew" in talk.notice
+    assert talk.text.startswith("A long")
+    assert talk.undo() and talk.undo()
+    assert [m["content"] for m in talk.messages] == ["1", "a"]
+    assert Chat().decode(talk.ids, special=True) == talk.text
+    answer(talk, "4")
+    assert Chat().decode(talk.ids, special=True) == talk.text
+    holds(talk, net)
+
+
+def test_the_end_of_an_answer_that_the_template_does_not_say_is_forgotten(net, reads, monkeypatch):
+    says(monkeypatch, " Yes<|im_end|>", "No<|im_end|>")
+    template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+    talk = talk_with(net, template)
+    for text in ("1", "2"):
+        answer(talk, text)
+        assert 256 not in talk.ids
+        assert not talk.past.seen[0, 256]
+        assert talk.text + "\n" == talk.template.render(talk.messages)
+        holds(talk, net)
+    assert [*reads, *talk.past.tail[0].tolist()] == talk.ids
+    assert talk.rate.written == 3
+
+
 def test_an_answer_that_is_broken_off_is_kept_as_far_as_it_came(net, monkeypatch):
     says(monkeypatch, "A long answer<|im_end|>", "B<|im_end|>", "C")
     talk = talk_with(net)

@@ -176,7 +176,7 @@ def test_a_stop_string_leaves_the_state_of_what_was_kept(tokens, monkeypatch):
     n_words = 256 if type(tokens) is Bytes else 65792
     net = network("mamba attention(n_heads=2)", n_words, n_words)
     words = tokens.encode("aé→Xyé→ab→é" * 2)
-    for stop in (["Xy"], ["yé"], ["→Z", "→ab"], ["é→ab→éa"], ["aé"], ["zz"], ["b→éaé→X", "→é"]):
+    for stop in (["Xy"], ["→"], ["yé"], ["→Z", "→ab"], ["é→ab→éa"], ["aé"], ["zz"], ["b→éaé→X", "→é"]):
         for cap in (len(words), 9):
             said = iter(words)
             monkeypatch.setattr(generating, "choose", lambda *_: torch.tensor([next(said)]))  # noqa: B023
@@ -190,9 +190,29 @@ def test_a_stop_string_leaves_the_state_of_what_was_kept(tokens, monkeypatch):
             ids = torch.tensor([[7, *row.ids.tolist()]])
             read = int(past.read)
             assert past.tail[0].tolist() == ids[0, read:].tolist()
-            assert len(past.tail[0]) <= (row.reason == "length") + (type(tokens) is Pairs)
+            assert len(past.tail[0]) <= (row.reason == "length") + 2 * (type(tokens) is Pairs)
             assert_close(past.logits, net(ids[:, :read])[0][:, -1])
             assert past.seen[0].nonzero()[:, 0].tolist() == sorted(set(ids[0].tolist()))
+
+
+def test_a_character_in_pieces_may_be_the_stop(monkeypatch):
+    """Its first byte is in one word with the last byte of the character before, which is in pieces too."""
+
+    class Pieces(Bytes):
+        def stream(self):
+            inner = super().stream()
+            push = inner.push
+            inner.push = lambda ids: push([b for i in ids for b in ([0x80, 0xF0] if i == 257 else [i])])
+            return inner
+
+    net, tokens = network("mamba", 258, 258), Pieces()
+    said = iter([97, 0xF0, 0x9F, 0x98, 257, 0x9F, 0x98, 0x81])
+    monkeypatch.setattr(generating, "choose", lambda *_: torch.tensor([next(said)]))
+    got = generate(net, [7], Sampling(stop=("\U0001f601",)), tokenizer=tokens)
+    assert got.rows[0].text == "a\U0001f600"
+    assert got.rows[0].ids.tolist() == [97, 0xF0, 0x9F, 0x98, 0x80]
+    assert got.past.tail[0].tolist() == [0xF0, 0x9F, 0x98, 0x80]
+    assert_close(got.past.logits, net(torch.tensor([[7, 97]]))[0][:, -1])
 
 
 def test_what_is_written_can_be_left_at_any_time():
@@ -237,6 +257,16 @@ def test_dropout_is_off_while_it_writes_and_back_afterwards():
     assert torch.equal(one, two)
     assert one.tolist() == slow(network("mamba*2"), [1, 2], 12)
     assert [net.training, net.stack.parts[0].training, net.stack.parts[1].training] == [True, True, False]
+
+
+def test_a_writer_of_beams_gives_them_at_the_end():
+    net = network("mamba")
+    writer = Writer(net, [[1], [2]], Sampling(max_new_tokens=3, num_beams=3), samples=2, tokenizer=Bytes())
+    found = beam_search(net, [[1], [2]], Sampling(max_new_tokens=3, num_beams=3), n_best=2, tokenizer=Bytes())
+    assert [(p.row, p.ids, p.text) for p in writer] == [
+        (n, tuple(row.ids.tolist()), row.text) for n, row in enumerate(found.rows)
+    ]
+    assert [row.score for row in writer.result().rows] == [row.score for row in found.rows]
 
 
 def test_what_it_refuses():
