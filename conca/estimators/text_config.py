@@ -36,7 +36,8 @@ class TextConfig(Options):
     dropout       on what a block adds
     length        words (bytes, where there is no tokenizer) of a passage
     batch_size    passages of a step of all devices together
-    epochs        at most so many; an epoch is the whole text once, or 500 steps if that is less; None: 10, or what fits in `max_minutes`
+    epochs        at most so many; an epoch is the whole text once, or 500 steps if that is less; None: as many as read it 10
+                  times, or what fits in `max_minutes`
     max_minutes   of training at most, about; the rate falls so that it ends well then
     lr            highest rate of AdamW; None: 0.003 of a new network, 0.0002 of one that goes on, 0.001 of an adapter
     weight_decay  of AdamW
@@ -50,7 +51,7 @@ class TextConfig(Options):
 
     kind: ClassVar[str] = "text"
 
-    layers: str = "mamba2(d_state=64)*4"
+    layers: str = "mamba2(d_state=32)*4"
     d_model: int = 256
     dropout: float = 0.0
     length: int = 256

@@ -35,7 +35,7 @@ from conca.types import BadInput
 
 __all__ = ["Start", "TextPlan", "fit_text", "plan"]
 
-VALIDATION, MOST = 20, 2**17
+VALIDATION, MOST = 20, 2**16
 """What is learnt by validates: one part of so many of the text to learn from, and no more words than this."""
 LARGE = 2**25
 """From so many parameters on no average of the weights is kept: it takes their memory once more."""
