@@ -41,8 +41,14 @@ class Bar(ProgressBar):
         )
         self.bar = Progress(*columns, console=console, refresh_per_second=4)
         course = self.course
-        self.task = self.bar.add_task(self.words(), total=course.recipe.last, completed=course.step)
+        self.task = self.bar.add_task(self.words(), total=course.recipe.last, completed=self.done())
         self.bar.start()
+
+    def done(self) -> int:
+        """Steps that are done, or as many as make the same part of the whole as the time that is over, if that is more."""
+        recipe, minutes = self.course.recipe, self.course.recipe.max_minutes
+        late = 0.0 if minutes is None else min(self.course.seconds / (60 * minutes), 1.0)
+        return max(self.course.step, int(late * recipe.last))
 
     def words(self) -> str:
         """Epoch, loss and validation error; the last training, on all rows, says so."""
@@ -52,12 +58,14 @@ class Bar(ProgressBar):
         parts = [f"{word} {float(values[name]):.4g}" for name, word in names if name in values]
         epochs = -(-recipe.last // recipe.steps)
         last = "all rows, " if recipe.stop is not None else ""
-        return "  ".join([f"{last}epoch {min(max(len(rows), 1), epochs)}/{epochs}", *parts])
+        at, minutes = min(max(len(rows), 1), epochs), recipe.max_minutes
+        spent = "" if minutes is None else f", {self.course.seconds / 60:.1f} of {minutes:g} min"
+        return "  ".join([f"{last}epoch {at}/{epochs}{spent}", *parts])
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """One step further."""
         if self.bar is not None:
-            self.bar.update(self.task, completed=self.course.step)
+            self.bar.update(self.task, completed=self.done())
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say how the epoch went."""

@@ -1,5 +1,7 @@
 """`conca fit --task text` at the prompt."""
 
+import json
+
 import pytest
 
 SMALL = ["--task", "text", "--layers", "lstm", "--d-model", "8", "--length", "16", "--epochs", "1", "--devices", "cpu"]
@@ -14,6 +16,12 @@ def test_text_is_learnt_and_what_it_is_worth_is_shown(say, tmp_path, monkeypatch
     assert err.index("memory: about") < err.index("epoch 1/1") < err.index("wrote run")
     assert (tmp_path / "run" / "model.safetensors").is_file()
     assert say("fit", "a.txt", "--out", "run", *SMALL)[0] == 2
+    again = [*SMALL[:2], *SMALL[6:], "--from", "run"]
+    status, out, err = say("fit", "a.txt", "--out", "lora", *again, "--lora", "2")
+    assert status == 2 and "an adapter would touch nothing" in err
+    status, out, err = say("fit", "a.txt", "--out", "more", *again)
+    assert status == 0 and "copies" in err, err
+    assert json.loads((tmp_path / "more" / "config.json").read_text())["start"] == "run"
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_an_adapter_of_peft_is_read(tmp_path):
 
 
 def test_ill_adapters(tmp_path):
-    with pytest.raises(BadInput, match="would touch nothing: .* they have none at all"):
+    with pytest.raises(BadInput, match=r"would touch nothing: .* they have none at all"):
         lora(network("lstm", 8), 2)
     with pytest.raises(BadInput, match=r"called queries; they have .*in_proj"):
         lora(network("mamba(d_state=4)"), 2, ["queries"])

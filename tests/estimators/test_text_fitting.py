@@ -15,6 +15,7 @@ from conca.estimators.text_fitting import Start, fit_text
 from conca.estimators.text_memory import estimated
 from conca.estimators.text_runs import read_text_run
 from conca.models.language import LanguageConfig, LanguageNetwork
+from conca.train import keeper
 from conca.train.passages import Passages
 from conca.types import BadInput
 
@@ -74,6 +75,28 @@ def test_a_run_is_written_and_read_and_goes_on(corpus, tmp_path):
     assert read_text_run(tmp_path / "more").start == "run"
     whole = fit_text(corpus, replace(SMALL, epochs=1), start=Start(again_of(tmp_path), ByteTokenizer(), "run"))
     assert whole.scores.loc["model", "bits per byte"] < run.scores.loc["model", "bits per byte"]
+
+
+def test_a_training_that_was_stopped_goes_on(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(keeper, "PAUSE", 0.0)
+    monkeypatch.setattr(keeper, "SHARE", 0)
+    whole = fit_text(corpus, SMALL)
+    end = keeper.Keeper.on_train_batch_end
+
+    def press(self, *rest):
+        end(self, *rest)
+        if self.course.step == 30:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(keeper.Keeper, "on_train_batch_end", press)
+        fit_text(corpus, SMALL, tmp_path / "run")
+    for config, words in ((SMALL, "unfinished"), (replace(SMALL, lr=1e-3), "begun with lr 0.01, not 0.001")):
+        with pytest.raises(BadInput, match=words):
+            fit_text(corpus, config, tmp_path / "run", resume=config is not SMALL)
+    run = fit_text(corpus, SMALL, tmp_path / "run", resume=True)
+    both = zip(whole.network.state_dict().values(), run.network.state_dict().values())
+    assert all(torch.equal(a, b) for a, b in both) and run.scores.equals(whole.scores)
 
 
 def again_of(tmp_path):

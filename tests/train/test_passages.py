@@ -1,5 +1,7 @@
 """Passages of text: every place once in a pass, rows that do not read each other, the same batch for the same step."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -98,7 +100,7 @@ def test_rows_that_share_a_passage_cost_what_they_cost_alone(layers):
     batch = passages[0]
     assert batch.starts is not None and passages.each == 1
     alone = 0.0
-    for begin, end in zip(OFFSETS[:-1], OFFSETS[1:]):
+    for begin, end in pairwise(OFFSETS):
         if end - begin > 1:
             ids = torch.arange(begin, end)[None] % 19
             alone += float(network.loss(network.read(ids[:, :-1])[0], ids[:, 1:], reduction="sum"))
