@@ -1,15 +1,18 @@
 """The tokenizer inside a GGUF file, as the tokenizer.json that it was before: tokens, merges, and how text is cut first.
 
-Text is cut by patterns, one after the other, before merges join its bytes; a file names the patterns of its tokenizer, not themselves.
+"gpt2"   text is cut by patterns, one after the other, before merges join its bytes; a file names the patterns, not themselves
+"llama"  nothing is cut, a space stands before every text, and of two neighbours those join first whose token has the highest score
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer
 from tokenizers import decoders as decode
+from tokenizers import normalizers as normal
 from tokenizers import pre_tokenizers as cut
 from tokenizers.models import BPE
 
@@ -19,6 +22,7 @@ from conca.types import BadInput, nearest
 __all__ = ["known_words", "special_words", "tokenizer_files"]
 
 KEY = "tokenizer.ggml."
+SPACE = "▁"
 NORMAL, CONTROL, USER, UNUSED = 1, 3, 4, 5
 """Kinds of tokens: made of merges; special; taken out of text as they are; there to fill the table."""
 
@@ -29,7 +33,7 @@ MODERN = (
 )
 SIGNS, THREE = r"[\p{P}\$\+<=>\^~\|`]+", r"[0-9][0-9][0-9]"
 CUTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("gpt-2", "gpt2", "mpt", "olmo", "jais", "trillion", "phi-2"), (WORDS,)),
+    **dict.fromkeys(("gpt-2", "mpt", "olmo", "jais", "trillion", "phi-2"), (WORDS,)),
     **dict.fromkeys(
         ("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"), (r"\p{N}", WORDS)
     ),
@@ -50,16 +54,16 @@ def tokenizer_files(file: GGUFFile) -> dict[str, bytes] | None:
     prompt, the chat template.
 
     Raises:
-        BadInput: for a tokenizer of another kind than byte-level merges, unknown patterns, and merges of tokens that are not there.
+        BadInput: for a tokenizer of another kind, unknown patterns, and merges of tokens that are not there.
     """
     model = file.said(f"{KEY}model")
     if model in (None, "no_vocab", "none"):
         return None
     whole = file.said("tokenizer.huggingface.json")
-    if whole is None and model != "gpt2":
-        line = f"{file.path}: its tokenizer is of the kind {model!r}; gpt2 is read"
+    if whole is None and model not in MADE:
+        line = f"{file.path}: its tokenizer is of the kind {model!r}; {' and '.join(MADE)} are read"
         raise BadInput(f"{line}; name the tokenizer.json of the model")
-    text = whole or _json(file)
+    text = whole or _json(file, model)
     tokens, config = file.said(f"{KEY}tokens", []), dict[str, Any]()
     for word, i in special_words(file).items():
         if 0 <= i < len(tokens):
@@ -89,31 +93,65 @@ def known_words(file: GGUFFile) -> int | None:
 def _begins(file: GGUFFile) -> bool:
     """Whether the begin of a text stands before every prompt."""
     said = file.said(f"{KEY}add_bos_token")
-    return bool(file.said(f"{KEY}pre") in WHOLE if said is None else said)
+    usual = file.said(f"{KEY}model") == "llama" or file.said(f"{KEY}pre") in WHOLE
+    return bool(usual if said is None else said)
 
 
-def _json(file: GGUFFile) -> str:
-    """The tokenizer.json of tokens and merges."""
-    name = file.said(f"{KEY}pre", "default")
-    if name not in CUTS:
-        raise BadInput(f"{file.path}: its tokenizer cuts text as {name!r} does; {nearest(str(name), CUTS)}")
-    tokens, merges = file.said(f"{KEY}tokens"), file.said(f"{KEY}merges")
-    if not tokens or merges is None:
-        raise BadInput(
-            f"{file.path}: its tokenizer has no {'tokens' if not tokens else 'merges'}; the file is not whole"
-        )
+def _json(file: GGUFFile, model: str) -> str:
+    """The tokenizer.json of tokens, and of merges or scores."""
+    tokens = file.said(f"{KEY}tokens")
+    if not tokens:
+        raise BadInput(f"{file.path}: its tokenizer has no tokens; the file is not whole")
     kinds = file.said(f"{KEY}token_type") or [NORMAL] * len(tokens)
     vocab = {token: i for i, (token, kind) in enumerate(zip(tokens, kinds)) if kind != UNUSED}
-    pairs = [tuple(merge.split(" ")) for merge in merges]
     try:
-        inner = Tokenizer(BPE(vocab=vocab, merges=pairs, ignore_merges=name in WHOLE))
+        inner = MADE[model](file, vocab)
+    except BadInput:
+        raise
     except Exception as error:  # the package raises no other kind
         raise BadInput(f"{file.path}: its tokenizer cannot be read ({' '.join(str(error).split())})") from None
+    special = [AddedToken(t, special=True, normalized=False) for t, kind in zip(tokens, kinds) if kind == CONTROL]
+    inner.add_special_tokens(special)
+    inner.add_tokens([AddedToken(t, normalized=False) for t, kind in zip(tokens, kinds) if kind == USER])
+    return inner.to_str()
+
+
+def _of_merges(file: GGUFFile, vocab: dict[str, int]) -> Tokenizer:
+    """Merges of bytes, in pieces of text."""
+    name, merges = file.said(f"{KEY}pre", "default"), file.said(f"{KEY}merges")
+    if name not in CUTS:
+        raise BadInput(f"{file.path}: its tokenizer cuts text as {name!r} does; {nearest(str(name), CUTS)}")
+    if merges is None:
+        raise BadInput(f"{file.path}: its tokenizer has no merges; the file is not whole")
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    inner = Tokenizer(BPE(vocab=vocab, merges=pairs, ignore_merges=name in WHOLE))
     pieces = [cut.Split(Regex(pattern), "isolated") for pattern in CUTS[name]]
     inner.pre_tokenizer = cut.Sequence([*pieces, cut.ByteLevel(add_prefix_space=False, use_regex=False)])
     inner.decoder = decode.ByteLevel()
-    inner.add_special_tokens(
-        [AddedToken(t, special=True, normalized=False) for t, k in zip(tokens, kinds) if k == CONTROL]
-    )
-    inner.add_tokens([AddedToken(t, normalized=False) for t, k in zip(tokens, kinds) if k == USER])
-    return inner.to_str()
+    return inner
+
+
+def _of_scores(file: GGUFFile, vocab: dict[str, int]) -> Tokenizer:
+    """Merges of characters, those first that make a token of a high score; characters that are no tokens are bytes."""
+    scores = file.said(f"{KEY}scores")
+    if scores is None or len(scores) <= max(vocab.values()):
+        raise BadInput(f"{file.path}: its tokenizer has no scores; the file is not whole")
+    made = [
+        (-scores[i], at, token)
+        for token, i in vocab.items()
+        for at in range(1, len(token))
+        if token[:at] in vocab and token[at:] in vocab
+    ]
+    pairs = [(token[:at], token[at:]) for _, at, token in sorted(made)]
+    unknown = next((token for token, i in vocab.items() if i == file.said(f"{KEY}unknown_token_id", 0)), None)
+    inner = Tokenizer(BPE(vocab=vocab, merges=pairs, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    first = bool(file.said(f"{KEY}add_space_prefix", True))
+    spaces = normal.Replace(" ", SPACE)
+    inner.normalizer = normal.Sequence([normal.Prepend(SPACE), spaces]) if first else spaces
+    back = [decode.Replace(SPACE, " "), decode.ByteFallback(), decode.Fuse()]
+    inner.decoder = decode.Sequence([*back, decode.Strip(" ", 1, 0)] if first else back)
+    return inner
+
+
+MADE: dict[str, Callable[[GGUFFile, dict[str, int]], Tokenizer]] = {"gpt2": _of_merges, "llama": _of_scores}
+"""The kinds that are read."""

@@ -209,6 +209,33 @@ def test_text_is_cut_as_by_the_tokenizer_itself(pre, tmp_path):
         assert ours.decode(ours.encode(text).ids) == theirs.decode(theirs.encode(text).ids)
 
 
+def test_a_tokenizer_of_scores_joins_the_highest_first(tmp_path):
+    bytes_ = [f"<0x{i:02X}>" for i in range(256)]
+    tokens = ["<unk>", "<s>", "</s>", *bytes_, "▁", "a", "b", "c", "ab", "bc", "▁a", "abc"]
+    kinds = [TokenType.UNKNOWN, *[TokenType.CONTROL] * 2, *[TokenType.BYTE] * 256, *[TokenType.NORMAL] * 8]
+
+    def vocabulary(out):
+        for key in ("tokens", "token_type", "merges", "pre", "eos_token_id"):
+            del out.kv_data[0][f"tokenizer.ggml.{key}"]
+        replaced(out, "tokenizer.ggml.model", "llama")
+        out.add_token_list(tokens)
+        out.add_token_types(kinds)
+        out.add_token_scores([0.0] * 263 + [-3.0, -1.0, -2.0, -4.0])
+        out.add_bos_token_id(1)
+
+    with GGUFFile(write(tmp_path / "a.gguf", network("mamba"), also=vocabulary)) as file:
+        files = tokenizer_files(file)
+    inner = tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode())
+    for text, pieces in (
+        ("abc", ["▁a", "bc"]),
+        ("b abc</s>é", ["▁", "b", "▁a", "bc", "</s>", "▁", "<0xC3>", "<0xA9>"]),
+    ):
+        found = inner.encode(text)
+        assert found.tokens == pieces
+        assert inner.decode(found.ids).replace(" ", "") == text.replace("</s>", "").replace(" ", "")
+    assert json.loads(files["tokenizer_config.json"])["add_bos_token"] is True
+
+
 def test_tokenizers_that_cannot_be_read_say_why(tmp_path):
     def changed(key, value):
         def change(out):
@@ -218,7 +245,8 @@ def test_tokenizers_that_cannot_be_read_say_why(tmp_path):
 
     assert tokenizer_files(changed("model", "no_vocab")) is None
     for key, value, line in (
-        ("model", "llama", "of the kind 'llama'; gpt2 is read"),
+        ("model", "bert", "of the kind 'bert'; gpt2 and llama are read"),
+        ("model", "llama", "has no scores"),
         ("pre", "falcon5", "cuts text as 'falcon5' does; did you mean 'falcon"),
         ("merges", ["a zz"], "its tokenizer cannot be read"),
         ("merges", ["a b c"], "its tokenizer cannot be read"),
