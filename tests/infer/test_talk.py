@@ -259,7 +259,10 @@ def test_turns_that_began_later_begin_where_the_past_still_holds(net, monkeypatc
 
 def test_the_end_of_an_answer_that_the_template_does_not_say_is_forgotten(net, reads, monkeypatch):
     says(monkeypatch, " Yes<|im_end|>", "No<|im_end|>")
-    template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+    template = (
+        "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
     talk = talk_with(net, template)
     for text in ("1", "2"):
         answer(talk, text)

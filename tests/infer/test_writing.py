@@ -2,6 +2,7 @@
 
 import codecs
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -17,7 +18,9 @@ from conca.infer.sampling import (
     choose,
     processed,
 )
+from conca.infer.scoring import score
 from conca.infer.stopping import plain
+from conca.layers.quantised import narrowed
 from conca.layers.states import leaves
 from conca.models.language import LanguageConfig, LanguageNetwork
 from conca.types import BadInput
@@ -248,6 +251,26 @@ def test_samples_of_one_prompt_read_it_once():
     again = [generate(net, [1], Sampling(max_new_tokens=8, do_sample=True)).rows[0].ids for _ in range(2)]
     assert torch.equal(some[0], again[0])
     assert not torch.equal(some[0], some[1])
+
+
+@pytest.mark.parametrize("form", ["int8", "bfloat16", "plain"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_narrow_weights_write_too(form, tied):
+    torch.set_default_dtype(torch.float32)
+    net = network("mamba mamba2(d_head=4)", tied=tied)
+    net = net.bfloat16() if form == "plain" else narrowed(net, form)
+    prompt = PROMPTS[2]
+    got = generate(net, [prompt], Sampling(max_new_tokens=6))
+    want, said = net(torch.tensor([prompt])), []
+    for _ in range(6):
+        logits, state = want[0].reshape(1, -1, 14)[:, -1], want[1]
+        said.append(int(logits[0, :12].argmax()))
+        with torch.no_grad():
+            want = net.step(torch.tensor(said[-1:]), state)
+    assert got.rows[0].ids.tolist() == said
+    assert_close(got.past.logits, logits, rtol=1e-4, atol=1e-4)
+    assert np.isfinite(next(score(net, prompt, past=got.past)).loglik).all()
+    assert beam_search(net, [prompt], Sampling(max_new_tokens=6, num_beams=2)).rows[0].score < 0
 
 
 def test_dropout_is_off_while_it_writes_and_back_afterwards():
