@@ -137,7 +137,7 @@ def answer(talk: Talk, line: str, quiet: bool) -> None:
         for piece in talk.reply(line):
             say(piece.text)
     except KeyboardInterrupt:
-        pass
+        talk.settle()
     except BadInput as error:
         notice(str(error))
         return

@@ -27,8 +27,13 @@ def tokenizer_of(folder: Path, found: Pretrained, lines: list[str]) -> Tokenizer
     Raises:
         BadInput: for a tokenizer in the folder that cannot be read.
     """
-    if any((folder / name).is_file() for name in FILES[:2]):
-        return read_tokenizer(folder)
+    there = [name for name in FILES if (folder / name).is_file()]
+    try:
+        if there:
+            return read_tokenizer(folder)
+    except BadInput:
+        if there != [FILES[2]]:  # a description without a tokenizer is common
+            raise
     origin = SHARED.get((found.family, found.config.vocab))
     advice = "name a tokenizer.json (tokenizer, --tokenizer) to use text"
     if origin is None:

@@ -1,0 +1,89 @@
+"""A language model as a user holds it: from published weights, words and texts, narrow and half precision, to disk and back."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
+
+import conca
+from conca.data.tokenizer import ByteTokenizer
+from conca.models.language import LanguageConfig, LanguageNetwork
+from conca.types import BadInput
+
+
+def model(layers="mamba2(d_state=4, d_head=8)*2", family=None, **options):
+    torch.manual_seed(0)
+    config = LanguageConfig(**{"n_words": 256, "vocab": 256, "layers": layers, "d_model": 16, "std": 0.5} | options)
+    return conca.LanguageModel.around(LanguageNetwork(config).float().eval(), ByteTokenizer(), family=family)
+
+
+def test_published_weights_write_what_transformers_writes(tmp_path):
+    torch.manual_seed(0)
+    theirs = MambaForCausalLM(MambaConfig(vocab_size=256, hidden_size=16, num_hidden_layers=2, state_size=4)).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = conca.load(tmp_path / "theirs", tokenizer="bytes")
+    assert ours.family == "mamba" and ours.notices == []
+    ids, mask = torch.randint(1, 256, (2, 6)), torch.tensor([[0, 0, 1, 1, 1, 1], [1] * 6])
+    want = theirs.generate(ids, attention_mask=mask, max_new_tokens=5, do_sample=False)
+    assert torch.equal(ours.generate(ids, attention_mask=mask, max_new_tokens=5), want)
+    ours.save_pretrained(tmp_path / "ours")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
+    torch.testing.assert_close(again(ids).logits, theirs(ids).logits)
+    assert conca.load(tmp_path / "ours").tokenizer.name == "bytes"
+
+
+def test_samples_and_shorter_rows():
+    ours, ids = model(), torch.tensor([[72, 105], [72, 111]])
+    assert ours.generate(ids, max_new_tokens=3, samples=2, temperature=1.0, seed=0).shape == (4, 5)
+    first = ours.generate(ids[:1], max_new_tokens=1)[0, -1].item()
+    short = ours.generate(ids, max_new_tokens=4, eos=(first,))
+    assert short[0, 2:].tolist() == [first] * 4
+    texts = ours.generate(["Hi", "Ho"], max_new_tokens=3)
+    assert texts == [ours.generate("Hi", max_new_tokens=3), ours.generate("Ho", max_new_tokens=3)]
+
+
+@pytest.mark.parametrize(("layers", "family"), [("mamba3(d_state=4, d_head=8)*2", "mamba3"), ("s5*2", None)])
+def test_layers_that_transformers_does_not_have_are_kept_in_a_form_of_our_own(tmp_path, layers, family):
+    ours = model(layers, family)
+    ours.generation["eos_token_id"] = 10
+    ours.save_pretrained(tmp_path / "kept")
+    again, ids = conca.load(tmp_path / "kept"), torch.randint(256, (2, 7))
+    assert torch.equal(again(ids)[0], ours(ids)[0])
+    assert (again.family, again.generation, again.config) == (family, {"eos_token_id": 10}, ours.config)
+    with pytest.raises(BadInput, match="exists"):
+        ours.save_pretrained(tmp_path / "kept")
+
+
+def test_half_precision_decodes_with_activations_in_float32(tmp_path):
+    exact, ids = model(family="mamba2"), torch.randint(256, (1, 9))
+    want, _ = exact(ids)
+    half = model(family="mamba2").bfloat16()
+    half.save_pretrained(tmp_path / "half")
+    stored = conca.load(tmp_path / "half")
+    assert stored.words.weight.dtype == torch.bfloat16
+    stored.for_decoding()
+    found, _ = stored(ids)
+    assert found.dtype == torch.float32 and not any(p.dtype == torch.bfloat16 for p in stored.parameters())
+    assert (found - want).abs().max() < 0.02 * want.abs().max()
+    wide = conca.load(tmp_path / "half", dtype=torch.float32)
+    torch.testing.assert_close(wide(ids)[0], found)
+
+
+def test_a_score_counts_the_bytes_that_are_foretold():
+    ours, text = model(), "Hello, world"
+    ids = torch.tensor([list(text.encode())])
+    h, _ = ours.read(ids[:, :-1])
+    nats = ours.loss(h, ids[:, 1:], reduction="sum").item()
+    found = ours.score(text)
+    assert (found.words, found.bytes) == (11, 11)
+    assert found.nats == pytest.approx(nats, rel=1e-5)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(BadInput, match="256"):
+        conca.LanguageModel.around(model(n_words=200, vocab=200), ByteTokenizer())
+    ours = model()
+    ours.tokenizer = None
+    with pytest.raises(BadInput, match="no tokenizer"):
+        ours.generate("Hi", max_new_tokens=2)
+    with pytest.raises(BadInput, match="no such folder"):
+        conca.load("nowhere.folder", dtype=torch.float32)
