@@ -58,11 +58,11 @@ def learn_text(data: Path, out: Path, options: dict[str, Any], *, resume: bool, 
 
 def start_of(name: str) -> Start:
     """What goes on: the language model of a run, a folder, or an ID. Raises BadInput if it is something else."""
+    from conca.estimators.language import LanguageModel
     from conca.estimators.load import load
     from conca.estimators.text_fitting import Start
-    from conca.models.language import LanguageNetwork
 
     model: Any = load(name)
-    if not isinstance(model, LanguageNetwork):
+    if not isinstance(model, LanguageModel):
         raise BadInput(f"--from {name}: is no language model; name one that was trained on text")
-    return Start(model, getattr(model, "tokenizer", None), name, getattr(model, "family", None))
+    return Start(model, model.tokenizer, name, model.family, model.generation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ class Start:
     network     it is trained in place, in float32
     tokenizer   whose words it knows; None: that of the user, or bytes
     name        what the user called it
+    generation  how it wants to be sampled, as a generation_config.json says it
     family      that of a published checkpoint, which names the parts of an adapter: "mamba", "mamba2", "falcon_mamba", "mamba3"
     """
 
@@ -57,6 +58,7 @@ class Start:
     tokenizer: Tokenizer | None
     name: str
     family: str | None = None
+    generation: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ def learn(
         source=text.source,
         start=start.name if start else "",
         family=family,
+        generation=start.generation if start else {},
         scores=scores,
         history=pd.DataFrame(trained.history),
         notices=notices,

@@ -66,7 +66,7 @@ class TextLearner(Learner):
         """AdamW; the rate rises over a few steps and falls along a cosine, by steps or, where it ends earlier, by time."""
         recipe, course = self.recipe, self.course
         groups = param_groups(self.network, lr=recipe.lr, weight_decay=recipe.weight_decay)
-        optimizer = AdamW(groups, betas=BETAS, foreach=True)
+        optimizer = AdamW(groups, betas=BETAS)
         steps = recipe.epochs * recipe.steps
         warm = min(max(steps // 20, 1), WARM)
 
