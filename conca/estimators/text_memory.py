@@ -40,7 +40,7 @@ class Memory:
     def line(self) -> str:
         """The parts, largest unit that suits each."""
         parts = ", ".join(f"{name} {size(count)}" for name, count in vars(self).items() if count)
-        return f"memory: about {size(self.total)} ({parts})"
+        return f"memory: at least {size(self.total)} ({parts})"
 
 
 def estimated(network: LanguageNetwork, batch: TextBatch, passages: int, *, copies: int) -> Memory:
