@@ -113,18 +113,19 @@ def _described(network: LanguageNetwork, config: LanguageConfig) -> dict[str, An
             f"layers {config.layers!r}: transformers has no model with {type(other).__name__}; it has Mamba alone and "
             "Mamba2 alone. Save it as a run of conca"
         )
-    facts = [_of_mamba(layer) if isinstance(layer, Mamba) else _of_mamba2(layer, config) for layer in layers]
+    own = [layer for layer in layers if isinstance(layer, Mamba | Mamba2)]
+    facts = [_of_mamba(layer) if isinstance(layer, Mamba) else _of_mamba2(layer, config) for layer in own]
     if any(one != two for one, two in pairwise(facts)):
         raise BadInput(f"layers {config.layers!r}: in a model of transformers all layers have the same options")
-    weight = layers[0].in_proj.weight
-    if not all(type(layer.in_proj) is nn.Linear and type(layer.out_proj) is nn.Linear for layer in layers):
+    weight = own[0].in_proj.weight
+    if not all(type(m) is nn.Linear for layer in own for m in (layer.in_proj, layer.out_proj)):
         raise BadInput("narrow weights are not written in the format of transformers; save the model as it was read")
     kind, dtype = facts[0]["model_type"], str(weight.dtype).removeprefix("torch.")
     return facts[0] | {
         "architectures": [CLASSES[kind]],
         "vocab_size": config.n_words,
         "hidden_size": config.d_model,
-        "num_hidden_layers": len(layers),
+        "num_hidden_layers": len(own),
         "layer_norm_epsilon": config.eps,
         "hidden_act": "silu",
         "use_conv_bias": True,

@@ -107,12 +107,13 @@ def _of_transformers(config: Mapping[str, Any], kind: str, where: str) -> Said:
 
 def _of_mamba_ssm(config: Mapping[str, Any], where: str) -> Said:
     ssm = config.get("ssm_cfg") or {}
+    if not isinstance(ssm, Mapping):
+        raise BadInput(f"{where}: ssm_cfg must be a table, not {ssm!r}")
     layer = ssm.get("layer")
-    if layer is not None and layer not in LAYERS:
+    if layer is not None and layer not in [*LAYERS]:
         raise BadInput(f"{where}: unknown architecture, ssm_cfg names the layer {layer!r}; {KNOWN}")
     if config.get("attn_layer_idx"):
-        which = ", ".join(map(str, config["attn_layer_idx"]))
-        raise BadInput(f"{where}: the layers {which} are attention (attn_layer_idx), which is not read")
+        raise BadInput(f"{where}: the layers {config['attn_layer_idx']} are attention (attn_layer_idx), not read here")
     if config.get("rms_norm", True) is not True:
         raise BadInput(f"{where}: rms_norm is false; norms that take the mean away are not read")
     if ssm.get("D_has_hdim"):

@@ -16,7 +16,7 @@ from conca.types import BadInput, nearest
 
 __all__ = ["check_names", "filled"]
 
-PIECE = 1 << 22
+PIECE = 1 << 20
 """Numbers that are looked at together for NaN."""
 
 

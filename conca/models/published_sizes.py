@@ -74,10 +74,13 @@ class Sizes:
         return n_words, vocab, d_model
 
     def layers(self) -> int:
-        """How many layers there are."""
+        """How many layers there are. Raises BadInput if the config says that there are more."""
         start = f"{self.prefixes.backbone}layers."
         found = {n.removeprefix(start).partition(".")[0] for n in self.tensors.names() if n.startswith(start)}
-        return self.said.layers or 1 + max((int(n) for n in found if n.isdecimal()), default=0)
+        said = self.said.layers or len(found)
+        if said > len(found):
+            raise BadInput(f"{self.said.where}: the tensors of {said - len(found)} of {said} layers are missing")
+        return said
 
     def pattern(self, d_model: int) -> str:
         """The stack, with all options written out."""
