@@ -50,6 +50,7 @@ class LanguageModel(LanguageNetwork):
     family: str | None
     notices: list[str]
     scores: pd.DataFrame
+    run: TextRun | None
 
     @classmethod
     def around(
@@ -70,7 +71,7 @@ class LanguageModel(LanguageNetwork):
         nn.Module.__init__(model)
         model.__dict__.update(network.__dict__)
         model.tokenizer, model.generation, model.family = tokenizer, dict(generation or {}), family
-        model.notices, model.scores = list(notices), pd.DataFrame()
+        model.notices, model.scores, model.run = list(notices), pd.DataFrame(), None
         return model
 
     @classmethod
@@ -117,7 +118,7 @@ class LanguageModel(LanguageNetwork):
         """The model of a run folder."""
         run = read_text_run(folder, quantize=quantize)
         model = cls.around(run.network, tokenizer or run.tokenizer, family=run.family, generation=run.generation)
-        model.scores = run.scores
+        model.scores, model.run = run.scores, run
         return model if dtype is None else model.to(dtype)
 
     def save_pretrained(self, folder: str | Path) -> None:
