@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from conca.layers.states import size_in_bytes
 from conca.models.classify import ClassifyNetwork
 from conca.models.costs import costs
 from conca.models.forecast import ForecastNetwork
+from conca.models.language import LanguageNetwork
 from conca.report.drawing import COLOURS, SOFT, canvas, key, label, logarithmic, svg_of
 from conca.report.page import Chapter, Picture, Table
 from conca.report.words import size
@@ -21,24 +22,38 @@ __all__ = ["chapter", "grown"]
 
 TITLE = "What the state holds"
 READING = (
-    "The state is all that the model keeps of a series: its size, not the length of the past, is what one more series costs while "
-    "rows stream in. Multiply-adds are for one row of one series."
+    "The state is all that the model keeps of a {what}: its size, not the length of the past, is what one more {what} costs while "
+    "{parts} stream in. Multiply-adds are for one {part} of one {what}."
 )
 BOTH = (
     "These layers read whole sequences from both ends, so there is no state that one row after the other could go into. Multiply-adds "
     "are for one row of one series."
 )
 LENGTHS = (1, 4, 16, 64, 256, 1024)
+Network: TypeAlias = ForecastNetwork | ClassifyNetwork | LanguageNetwork
 
 
-def grown(network: ForecastNetwork | ClassifyNetwork, lengths: Sequence[int] = LENGTHS) -> NDArray[np.int64]:
+def grown(network: Network, lengths: Sequence[int] = LENGTHS) -> NDArray[np.int64]:
     """Bytes of the state of one series, all members, after so many rows: read, and then measured."""
+    if isinstance(network, LanguageNetwork):
+        return after(network, lengths)
     if isinstance(network, ClassifyNetwork):
         return sizes(network.causal, lengths) + size_in_bytes(network.init_state(1)[1:])
     tower: Any = network.towers[0]
     if network.config.structure is not None:
         return np.full(len(lengths), size_in_bytes(tower.init_state(1)), dtype=np.int64)
     return sizes(tower.stack, lengths) * len(network.towers)
+
+
+def after(network: LanguageNetwork, lengths: Sequence[int]) -> NDArray[np.int64]:
+    """Bytes of the state of a text after so many words; one that does not grow is measured once."""
+    found: list[int] = []
+    for count in lengths:
+        if not found or not network.bounded:
+            with torch.inference_mode():
+                ids = torch.zeros(1, count, dtype=torch.int64, device=network.norm.weight.device)
+                found.append(size_in_bytes(network.read(ids)[1]))
+    return np.resize(np.array(found, dtype=np.int64), len(lengths))
 
 
 def sizes(stack: Any, lengths: Sequence[int]) -> NDArray[np.int64]:
@@ -52,8 +67,11 @@ def sizes(stack: Any, lengths: Sequence[int]) -> NDArray[np.int64]:
     return np.array(found, dtype=np.int64)
 
 
-def chapter(network: ForecastNetwork | ClassifyNetwork, columns: int) -> Chapter:
-    """A table of the layers, and the bytes as rows are read; `columns` is how many numbers a row of the table has."""
+def chapter(network: Network, columns: int) -> Chapter:
+    """A table of the layers, and the bytes as rows are read.
+
+    columns  how many numbers a row of the table has; of a text, bytes of a word
+    """
     rows = [
         [c.name, str(c.width), f"{c.parameters:,}", "grows" if c.grows else f"{c.state:,}", f"{c.multiply_adds:,}"]
         for c in costs(network)
@@ -61,22 +79,33 @@ def chapter(network: ForecastNetwork | ClassifyNetwork, columns: int) -> Chapter
     headings = ["part", "width", "parameters", "state bytes", "multiply-adds"]
     if isinstance(network, ClassifyNetwork) and network.encoder is not None:
         return Chapter(TITLE, (BOTH, Table(headings, rows)))
-    return Chapter(TITLE, (READING, Table(headings, rows), picture(network, columns)))
+    what, parts = named(network)
+    reading = READING.format(what=what, parts=parts, part=parts[:-1])
+    return Chapter(TITLE, (reading, Table(headings, rows), picture(network, columns)))
 
 
-def picture(network: ForecastNetwork | ClassifyNetwork, columns: int) -> Picture:
+def named(network: Network) -> tuple[str, str]:
+    """What a network reads, and what that is made of."""
+    return ("text", "words") if isinstance(network, LanguageNetwork) else ("series", "rows")
+
+
+def picture(network: Network, columns: int) -> Picture:
     """Bytes against rows read, beside those of the rows themselves."""
-    lengths = np.array(LENGTHS)
-    held, rows = grown(network), 4 * columns * lengths
+    lengths, (what, parts) = np.array(LENGTHS), named(network)
+    each = columns if isinstance(network, LanguageNetwork) else 4 * columns
+    held, rows = grown(network), each * lengths
     figure, (axes,) = canvas(height=2.3)
     axes.semilogy(lengths, held, "o-", color=COLOURS[0], ms=3, lw=1.6, label="the state")
-    axes.semilogy(lengths, rows, "--", color=SOFT, lw=1.2, label="the rows themselves")
+    axes.semilogy(lengths, rows, "--", color=SOFT, lw=1.2, label=f"the {parts} themselves")
     logarithmic(axes)
-    label(axes, "rows read", "bytes of one series")
+    label(axes, f"{parts} read", f"bytes of one {what}")
     key(axes)
-    words = f"After {LENGTHS[-1]:,} rows the state of one series takes {size(held[-1])}"
-    words += " and does not grow" if network.bounded else f", after one row {size(held[0])}: it grows"
-    words += (
-        f"; the rows themselves, {columns} number{'s' * (columns > 1)} of 4 bytes each, would take {size(rows[-1])}."
+    words = f"After {LENGTHS[-1]:,} {parts} the state of one {what} takes {size(held[-1])}"
+    words += " and does not grow" if network.bounded else f", after one {parts[:-1]} {size(held[0])}: it grows"
+    unit = (
+        "byte" + "s" * (columns > 1)
+        if isinstance(network, LanguageNetwork)
+        else f"number{'s' * (columns > 1)} of 4 bytes"
     )
+    words += f"; the {parts} themselves, {columns} {unit} each, would take {size(rows[-1])}."
     return Picture(svg_of(figure, "state"), f"Bytes of the state. {words}", words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import UnionType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,13 +15,26 @@ from conca.data.grid import Grid
 from conca.infer.fitted import Fitted
 from conca.layers.bidirectional import BidirectionalBlock
 from conca.layers.lstm import LSTM
+from conca.layers.mamba import Mamba
+from conca.layers.mamba2 import Mamba2
+from conca.layers.mamba3 import Mamba3
 from conca.models.structural import Structural
 from conca.report import components, response
 from conca.report.drawing import COLOURS, SOFT, canvas, key, label, logarithmic, svg_of
 from conca.report.page import Chapter, Picture, Table
 from conca.report.words import aligned, number, span
 
-__all__ = ["StateSpace", "chapter", "forget_times", "kernel", "layers_of", "periods", "time_scales", "weights"]
+__all__ = [
+    "StateSpace",
+    "chapter",
+    "forget_times",
+    "kernel",
+    "layers_of",
+    "periods",
+    "resting_times",
+    "time_scales",
+    "weights",
+]
 
 Floats = NDArray[np.float64]
 
@@ -39,7 +53,11 @@ GATES = (
     "An LSTM keeps a share of each cell from row to row. How large a share depends on the input, so cells may be held for much "
     "longer; the weights tell how fast a cell forgets on its own, while nothing comes in: after its time 37% of it is left."
 )
-CELLS = "time of a cell"
+SELECTIVE = (
+    "A selective layer decides at every row how fast each memory forgets, and may hold it for much longer or drop it at once; the "
+    "weights tell how fast it fades where the row has no say in that: after its time 37% of it is left."
+)
+CELLS, MEMORIES = "time of a cell", "time of a memory"
 LAYERS, CHANNELS, TARGETS, LONGEST = 4, 3, 2, 1024
 
 
@@ -54,7 +72,7 @@ class StateSpace(Protocol):
         """What each channel answers to an impulse in it, (D, length), without the direct path."""
 
 
-def layers_of(stack: nn.Module, family: type[Any]) -> list[tuple[str, Any]]:
+def layers_of(stack: nn.Module, family: type[Any] | UnionType) -> list[tuple[str, Any]]:
     """Layers of one family in a stack, with names such as "layer 2"; where two read both ways, "layer 2 backward" is one."""
     found = []
     for place, part in enumerate(getattr(stack, "parts", [stack]), 1):
@@ -103,6 +121,19 @@ def forget_times(layer: LSTM) -> Floats:
         return np.asarray((-1 / torch.nn.functional.logsigmoid(bias)).numpy())
 
 
+@torch.no_grad()
+def resting_times(layer: Mamba | Mamba2 | Mamba3) -> Floats:
+    """Rows in which a memory (of a state, or of a head) loses all but e^-1, 1 / (-A dt), where the row adds nothing to dt and A."""
+    dt = torch.nn.functional.softplus(layer.dt_bias.double())
+    if isinstance(layer, Mamba2):
+        dt = dt.clamp(*layer.decay.limit)
+    if isinstance(layer, Mamba3):
+        decay = -layer.decay.of(torch.zeros_like(dt)) * dt
+    else:
+        decay = layer.A_log.double().exp() * (dt[:, None] if isinstance(layer, Mamba) else dt)
+    return np.asarray((1 / decay).flatten().cpu().numpy())
+
+
 def chapter(fitted: Fitted) -> Chapter:
     """The measured response of the whole network, and what the weights of the first member say."""
     grid, tower = fitted.schema.grid, fitted.network.towers[0]
@@ -128,7 +159,10 @@ def weights(stack: nn.Module, grid: Grid) -> list[str | Picture | Table]:
     if gates := layers_of(stack, LSTM):
         times = [(name, forget_times(layer)) for name, layer in gates]
         parts += [GATES, spread(times, CELLS, grid), table(times)]
-    if not spaces and not gates:
+    if selective := layers_of(stack, Mamba | Mamba2 | Mamba3):
+        times = [(name, resting_times(layer)) for name, layer in selective]
+        parts += [SELECTIVE, spread(times, MEMORIES, grid), table(times)]
+    if not spaces and not gates and not selective:
         parts.append("The layers of this network have no time scales that could be read from their weights.")
     return parts
 
@@ -175,6 +209,8 @@ def spread(found: Sequence[tuple[str, Floats]], what: str, grid: Grid) -> Pictur
     ends = f"{number(low, 3)} to {number(high, 3)} rows"
     half = number(middle, 3) + (f" ({span(middle, grid)})" if grid.seconds and middle >= 2 else "")
     words = f"{what[0].upper()}{what[1:]}: from {ends}, half of them beyond {half}."
+    if what == MEMORIES:
+        words = f"Memories fade within {ends} where a row has no say, half of them in more than {half}."
     if what == CELLS:
         words = f"Cells forget within {ends} on their own, half of them in more than {half}."
     if what == "period":

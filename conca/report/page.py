@@ -13,7 +13,7 @@ from jinja2 import Environment
 
 from conca.models.run import write_whole
 
-__all__ = ["Chapter", "Page", "Picture", "Table", "render", "short", "write_page"]
+__all__ = ["Chapter", "Page", "Picture", "Quote", "Table", "render", "short", "write_page"]
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,34 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Quote:
+    """Text of whatever origin, line by line as it is; characters that are not to be seen stand as marks.
+
+    text  what is quoted
+    """
+
+    text: str
+
+    @property
+    def shown(self) -> str:
+        """The text with a mark in place of every control character but the end of a line and the tabulator."""
+        return self.text.translate(MARKS)
+
+
+MARKS = (
+    {code: 0x2400 + code for code in range(32) if code not in (9, 10)}
+    | {0x7F: 0x2421}
+    | dict.fromkeys([*range(0x80, 0xA0), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
+)
+"""What a page shows for characters that HTML forbids, or that turn the text around them."""
+
+
+@dataclass(frozen=True)
 class Chapter:
-    """A heading and what stands under it: text, tables and pictures in their order."""
+    """A heading and what stands under it: text, tables, pictures and quotes in their order."""
 
     title: str
-    parts: Sequence[str | Table | Picture]
+    parts: Sequence[str | Table | Picture | Quote]
 
 
 @dataclass(frozen=True)
@@ -78,6 +101,8 @@ nav a { color: var(--one); display: inline-block; padding: 0.15rem 0; }
 figure { margin: 1rem 0; padding: 0.5rem; background: var(--card); border: 1px solid var(--rule); border-radius: 0.5rem; }
 figure svg, figure img { display: block; width: 100%; max-width: 100%; height: auto; }
 figcaption { font-size: 0.9rem; line-height: 1.4; color: var(--soft); margin-top: 0.35rem; }
+pre { margin: 0.75rem 0; padding: 0.75rem; background: var(--card); border: 1px solid var(--rule); border-radius: 0.5rem;
+  font: 0.85rem/1.45 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; white-space: pre-wrap; unicode-bidi: plaintext; }
 .wide { overflow-x: auto; margin: 0.75rem 0; }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.75rem 0.3rem 0; text-align: right; vertical-align: top; border-bottom: 1px solid var(--rule);
@@ -123,6 +148,9 @@ TEMPLATE = """<!DOCTYPE html>
 <div role="img" aria-label="{{ part.alt }}">{{ part.svg|safe }}</div>
 <figcaption>{{ part.caption }}</figcaption>
 </figure>
+{% elif part.shown is defined %}
+<pre>
+{{ part.shown }}</pre>
 {% else %}
 <div class="wide"><table>
 <thead><tr>

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import conca
 from conca.estimators.forecaster import Forecaster
-from conca.report import calibration, errors, facts, history, holds, memory, residuals, windows
+from conca.estimators.text_runs import TextRun
+from conca.models.language import LanguageNetwork
+from conca.report import calibration, errors, facts, history, holds, memory, residuals, text_page, windows
 from conca.report.page import Chapter, Page, short, write_page
 
 if TYPE_CHECKING:
     from conca.estimators.classifier import Classifier
+    from conca.estimators.language import LanguageModel
 
 __all__ = ["report", "write_report"]
 
 
-def write_report(estimator: Forecaster | Classifier, path: str | Path) -> None:
-    """Write the report of a fitted estimator as one HTML file, whole or not at all.
+def write_report(estimator: Forecaster | Classifier | LanguageModel | TextRun, path: str | Path) -> None:
+    """Write the report of a fitted estimator, or of a language model, as one HTML file, whole or not at all.
 
     Raises:
         OSError: where the file cannot be written.
@@ -26,10 +29,14 @@ def write_report(estimator: Forecaster | Classifier, path: str | Path) -> None:
     write_page(report(estimator), Path(path))
 
 
-def report(estimator: Forecaster | Classifier) -> Page:
+def report(estimator: Forecaster | Classifier | LanguageModel | TextRun) -> Page:
     """All chapters; those about what was held out, if there is any. Raises RuntimeError or NotFittedError before `fit`."""
     if isinstance(estimator, Forecaster):
         return forecasts(estimator)
+    if isinstance(estimator, TextRun):
+        return text_page.page(estimator)
+    if isinstance(estimator, LanguageNetwork):
+        return text_page.page(text_page.run_of(cast("LanguageModel", estimator)))
     from conca.report import classify_page  # it needs scikit-learn, which takes a second to import
 
     return classify_page.page(estimator)
