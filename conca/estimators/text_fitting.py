@@ -22,6 +22,7 @@ from conca.estimators.arguments import check_switches, folder_of
 from conca.estimators.text_config import TextConfig
 from conca.estimators.text_judging import judge
 from conca.estimators.text_memory import estimated, free, size
+from conca.estimators.text_positions import by_position
 from conca.estimators.text_runs import TextRun, write_text_run
 from conca.estimators.training import trainer
 from conca.estimators.workplace import workplace
@@ -183,6 +184,7 @@ def learn(
         family=family,
         generation=start.generation if start else {},
         scores=scores,
+        positions=by_position(network, text, parts.test),
         history=pd.DataFrame(trained.history),
         notices=notices,
     )

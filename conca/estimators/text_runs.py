@@ -13,6 +13,7 @@ import conca
 from conca.data.tokenizer import Tokenizer, check_vocab, read_tokenizer
 from conca.estimators.run_files import damaged, described, located, read_history, read_scores, understood
 from conca.estimators.text_config import TextConfig
+from conca.estimators.text_positions import BY_POSITION
 from conca.layers.quantised import KINDS as NARROW
 from conca.layers.quantised import kind_of
 from conca.models.language import LanguageConfig, LanguageNetwork
@@ -38,6 +39,7 @@ class TextRun:
     family      that of the published checkpoint, if it was one
     generation  how it wants to be sampled, as a generation_config.json says it
     scores      of the text held out, beside compressors; empty if none was
+    positions   of the text held out, by how many words of it were read before; empty where that was not looked at
     history     what was logged after each epoch
     notices     lines for the user
     """
@@ -50,6 +52,7 @@ class TextRun:
     family: str | None = None
     generation: dict[str, Any] = field(default_factory=dict)
     scores: pd.DataFrame = field(default_factory=pd.DataFrame)
+    positions: pd.DataFrame = field(default_factory=pd.DataFrame)
     history: pd.DataFrame = field(default_factory=pd.DataFrame)
     notices: list[str] = field(default_factory=list)
 
@@ -60,6 +63,8 @@ def write_text_run(folder: Path, run: TextRun) -> None:
         run.history.to_csv(folder / "metrics.csv", index=False)
     if len(run.scores):
         run.scores.to_csv(folder / "scores.csv")
+    if len(run.positions):
+        run.positions.to_csv(folder / "positions.csv", index=False)
     save_network(run.network, folder / MODEL)
     if run.tokenizer is not None:
         run.tokenizer.write(folder)
@@ -108,5 +113,6 @@ def read_text_run(folder: Path, *, quantize: str | None = None) -> TextRun:
         family=saved["family"],
         generation=saved["generation"],
         scores=read_scores(folder / "scores.csv", ["answer"], COLUMNS, optional=True),
+        positions=read_scores(folder / "positions.csv", BY_POSITION[:1], BY_POSITION[1:], optional=True).reset_index(),
         history=read_history(folder / "metrics.csv") if (folder / "metrics.csv").exists() else pd.DataFrame(),
     )

@@ -46,7 +46,7 @@ UNFINISHED = "unfinished.json"
 """What a run is to become, while it is made; gone when it is whole."""
 CHECKPOINT = Path("checkpoints", "last.ckpt")
 """Where a training, inside its folder, keeps what it can be taken up from."""
-TABLES = {"metrics.csv", "scores.csv", "refit_scores.csv", "target_scores.csv"}
+TABLES = {"metrics.csv", "scores.csv", "refit_scores.csv", "target_scores.csv", "positions.csv"}
 ARRAYS = {MODEL, LATEST, "simple.safetensors", "evaluation.safetensors"}
 WORDS = {
     "tokenizer.json",

@@ -8,7 +8,7 @@ import conca
 from conca.data.grid import Grid
 from conca.data.tokenizer import ByteTokenizer
 from conca.estimators.text_runs import TextRun
-from conca.report import holds, memory, text_facts, text_sample, text_training
+from conca.report import holds, memory, surprise, text_facts, text_sample, text_training
 from conca.report.page import Chapter, Page, short
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def page(run: TextRun) -> Page:
     chapters = [
         text_facts.chapter(run),
         *training,
+        *([surprise.chapter(run.positions, best(run))] if len(run.positions) else []),
         text_sample.chapter(run),
         remembered(run, "byte" if bytewise else "word"),
         holds.chapter(run.network, width),
@@ -59,6 +60,14 @@ def title(run: TextRun) -> str:
     if run.source:
         return f"A language model of {short(run.source.split(':')[0], 60)}"
     return f"A language model: {short(run.family or run.network.config.layers, 60)}"
+
+
+def best(run: TextRun) -> tuple[str, float] | None:
+    """Name and bits for each byte of the best compressor."""
+    if not len(run.scores):
+        return None
+    others = run.scores["bits per byte"].drop("model", errors="ignore").dropna()
+    return (str(others.idxmin()), float(others.min())) if len(others) else None
 
 
 def remembered(run: TextRun, word: str) -> Chapter:

@@ -10,15 +10,17 @@ import tokenizers
 import torch
 
 from conca import LSTM, Mamba, Mamba2, Mamba3, Mixer
+from conca.data.corpus import Corpus
 from conca.data.tokenizer import ByteTokenizer, read_tokenizer
 from conca.estimators.text_config import TextConfig
-from conca.estimators.text_runs import TextRun
+from conca.estimators.text_positions import by_position
+from conca.estimators.text_runs import TextRun, read_text_run, write_text_run
 from conca.layers.quantised import narrowed
 from conca.layers.states import size_in_bytes
 from conca.models.costs import costs
 from conca.models.language import LanguageConfig, LanguageNetwork
 from conca.ops.bodies import plain_bodies
-from conca.report import holds, memory, text_facts, text_sample
+from conca.report import holds, memory, surprise, text_facts, text_page, text_sample
 from conca.report.page import Chapter, Page, Picture, Quote, Table, render
 from conca.report.write import report, write_report
 
@@ -176,6 +178,32 @@ def test_the_verdict_names_the_best():
     part = scores(model=2.0, xz_9=3.0)
     part.loc["xz -9", "bytes"] = 100.0
     assert "xz -9: judged on the first 100 bytes of it alone." in text_facts.chapter(run(scores=part)).parts
+
+
+def test_surprise_by_position_is_that_of_pieces_read_from_nothing(tmp_path):
+    (tmp_path / "corpus.txt").write_bytes(np.random.default_rng(0).integers(0, 256, 1000).astype(np.uint8).tobytes())
+    text, made = Corpus.open(tmp_path / "corpus.txt", ByteTokenizer()), network("lstm")
+    found = by_position(made, text, range(700, 1000))
+    assert found["from"].tolist() == [1, 16, 32] and found["to"].tolist() == [16, 32, 64]
+    bits = []
+    for at in (700, 778, 857, 936):
+        ids = torch.from_numpy(text.read(at, at + 64).astype(np.int64))[None]
+        bits.append(-made(ids)[0].detach().log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None])[:, 0] / math.log(2))
+    for low, high, mean, error in found.to_numpy():
+        each = torch.stack(bits)[:, int(low) - 1 : int(high) - 1].mean(1)
+        assert mean == pytest.approx(float(each.mean()), rel=1e-5)
+        assert error == pytest.approx(float(each.std() / 2), rel=1e-3)
+    assert by_position(made, text, range(900, 1000)).empty, "too little"
+    made_run = run("lstm", network=made, positions=found.assign(**{"bits per byte": [5.0, 4.0, 3.999]}))
+    write_text_run(tmp_path, made_run)
+    again = read_text_run(tmp_path)
+    pd.testing.assert_frame_equal(again.positions, made_run.positions, check_dtype=False)
+    chapter = surprise.chapter(again.positions, text_page.best(again))
+    said = "After at most 15 words a byte costs 5.00 bits, after 32 to 63 words 4.00 (20% fewer)."
+    assert pictures(chapter.parts)[0].caption.startswith(said.replace("5.00", "5.000").replace(" 4.00", " 3.999"))
+    assert pictures(chapter.parts)[0].caption.endswith(
+        "From 16 words on no help of more than 1% can be told from chance."
+    )
 
 
 @pytest.mark.parametrize("layers", ["mamba2(d_state=4, d_head=4)*2", "lstm attention(n_heads=2)"])
