@@ -43,6 +43,7 @@ class LanguageModel(LanguageNetwork):
     family      "mamba", "mamba2", "falcon_mamba", "mamba3", or None for layers of another kind
     notices     lines that the user should know
     scores      of a run: bits per byte of the text that was held out, beside compressors; else empty
+    run         that it was read from; None: it was none
     """
 
     tokenizer: Tokenizer | None

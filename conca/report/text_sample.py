@@ -34,7 +34,7 @@ def chapter(run: TextRun) -> Chapter:
         text, count, ended = written(run)
     except BadInput as error:  # weights that give no finite numbers
         return Chapter(TITLE, (f"It writes nothing: {error}.",))
-    unit = "bytes" if isinstance(run.tokenizer, ByteTokenizer) else "words"
+    unit = ("byte" if isinstance(run.tokenizer, ByteTokenizer) else "word") + "s" * (count != 1)
     after = "a line's end" if beginning(run.tokenizer)[1] else "the begin of a text"
     said = READING.format(count=count, words=unit, after=after, temperature=TEMPERATURE, seed=SEED)
     quote = Quote(text)
