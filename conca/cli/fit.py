@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from conca.cli.kind import given
 from conca.cli.learn_text import learn_text
+from conca.cli.report import with_report
 from conca.cli.resuming import resumable
 from conca.cli.screen import frame, notice
 from conca.cli.task import check_task, default, estimator
@@ -260,19 +261,6 @@ def learn(
     for line in () if quiet else lines:
         notice(line)
     frame(model.scores_)
-
-
-def with_report(model: Forecaster | Classifier, run: Path) -> list[str]:
-    """Draw the report of a run into it; a line where that cannot be done here."""
-    try:
-        from conca.report.write import write_report
-    except ModuleNotFoundError as error:
-        return [f"no report.html, since {error.name} is not installed; `conca report {run}` makes it later"]
-    try:
-        write_report(model, run / "report.html")
-    except OSError as error:
-        return [f"no report.html ({error.strerror or error}); `conca report {run}` makes it later"]
-    return []
 
 
 def levels(text: str) -> tuple[float, ...]:

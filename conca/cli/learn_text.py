@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conca.cli.report import with_report
 from conca.cli.resuming import resumable
 from conca.cli.screen import frame, notice
 from conca.types import BadInput
@@ -51,7 +52,7 @@ def learn_text(data: Path, out: Path, options: dict[str, Any], *, resume: bool, 
         )
     if not first():
         return
-    for line in () if quiet else (*run.notices, f"wrote {out}"):
+    for line in () if quiet else (*run.notices, *with_report(run, out), f"wrote {out}"):
         notice(line)
     frame(run.scores)
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from conca.cli.screen import notice
 from conca.types import BadInput
 
-__all__ = ["report"]
+if TYPE_CHECKING:
+    from conca import Classifier, Forecaster
+    from conca.estimators.text_runs import TextRun
+
+__all__ = ["report", "with_report"]
 
 
 def report(
@@ -25,7 +29,9 @@ def report(
 
     Of a forecaster: training curves, forecasts with intervals beside what came, error by step, residuals, calibration of the
     quantiles, what the layers remember and what the state holds. Of a classifier: training curves, the confusion of the classes,
-    accuracy by length and by how much was read, calibration of the probabilities. An older report.html in the run is replaced.
+    accuracy by length and by how much was read, calibration of the probabilities. Of a language model: bits per byte beside
+    compressors, how surprise falls with what was read, a text that it writes, what the layers remember and what the state holds.
+    An older report.html in the run is replaced.
     """
     if out is not None:
         from conca.cli.output import check_free
@@ -40,7 +46,23 @@ def report(
     import conca
     from conca.report.write import write_report
 
+    model = conca.load(run)
+    if out is None and not run.is_dir():
+        raise BadInput(f"{run}: is no folder to put report.html into; name a file (--out)")
     path = run / "report.html" if out is None else out
-    write_report(conca.load(run), path)
+    write_report(model, path)
     if not quiet:
         notice(f"wrote {path}")
+
+
+def with_report(model: Forecaster | Classifier | TextRun, run: Path) -> list[str]:
+    """Draw the report of a run into it; a line where that cannot be done here."""
+    try:
+        from conca.report.write import write_report
+    except ModuleNotFoundError as error:
+        return [f"no report.html, since {error.name} is not installed; `conca report {run}` makes it later"]
+    try:
+        write_report(model, run / "report.html")
+    except OSError as error:
+        return [f"no report.html ({error.strerror or error}); `conca report {run}` makes it later"]
+    return []

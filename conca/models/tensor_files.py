@@ -6,7 +6,6 @@ A tensor of a safetensors file is read into memory of its own, and the file is n
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
@@ -85,10 +84,10 @@ class PickleFile:
     def __init__(self, path: Path) -> None:
         try:
             found = self._read(path)
-        except pickle.UnpicklingError:
-            line = "it holds code or objects beside tensors, which is never run"
-            raise BadInput(f"{path}: {line}; ask for the checkpoint as safetensors") from None
         except Exception as error:  # a damaged pickle fails wherever it is damaged
+            if type(error).__name__ == "UnpicklingError":
+                line = "it holds code or objects beside tensors, which is never run"
+                raise BadInput(f"{path}: {line}; ask for the checkpoint as safetensors") from None
             raise BadInput(f"{path}: not a whole file of torch.save ({line_of(error)}); download it again") from None
         if not isinstance(found, Mapping) or not all(isinstance(t, Tensor) for t in found.values()):
             raise BadInput(f"{path}: is no table of tensors by name; ask for the checkpoint as safetensors")
