@@ -48,7 +48,7 @@ ENTRIES = {
     "mamba": Entry("mamba*4", lr=6e-3),
     "mamba3": Entry("mamba3(d_state=32)*4", lr=6e-3),
     "s5": Entry(" ".join(["s5 gatedmlp"] * 4)),
-    "lstm": Entry("lstm*2", d_model=512),
+    "lstm": Entry("lstm*2", d_model=384),
     "attention": Entry(" ".join(["attention gatedmlp"] * 4)),
 }
 PROMPT = "\n\nHAMLET. "
