@@ -1,7 +1,5 @@
 """IDs, folders and files: what huggingface_hub has in its cache is found without a network; what cannot be had is one line."""
 
-import json
-
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
@@ -20,8 +18,8 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "hub"
 
 
-def put(cache, name, files, commit=COMMIT, listed=()):
-    """A snapshot as huggingface_hub leaves one: blobs, links to them, the branch, and the list of all files."""
+def put(cache, name, files, commit=COMMIT):
+    """A snapshot as huggingface_hub leaves one: the files of a commit, and the branch that names it."""
     home = cache / f"models--{name.replace('/', '--')}"
     folder = home / "snapshots" / commit
     for file in files:
@@ -29,10 +27,6 @@ def put(cache, name, files, commit=COMMIT, listed=()):
         (folder / file).write_text("{}")
     (home / "refs").mkdir(exist_ok=True)
     (home / "refs" / "main").write_text(commit)
-    if listed:
-        entries = {file: {"size": 2, "blob_id": "0" * 40} for file in listed}
-        (home / "trees").mkdir()
-        (home / "trees" / f"{commit}.json").write_text(json.dumps({"version": 1, "files": entries}))
     return folder
 
 

@@ -127,12 +127,10 @@ def test_logits_are_those_of_transformers(kind, dtype, tmp_path):
                 same(step, continued[t - 9])
 
 
-def old(weights, *, layer="mixer", head=True):
+def old(weights):
     """Weights of transformers in the names of mamba_ssm."""
     found = {name.replace("embeddings.", "embedding."): tensor for name, tensor in weights.items()}
-    if head:
-        found.setdefault("lm_head.weight", found["backbone.embedding.weight"])
-    return found
+    return {"lm_head.weight": found["backbone.embedding.weight"]} | found
 
 
 def ssm_config(kind, **changes):

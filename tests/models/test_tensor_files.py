@@ -82,7 +82,7 @@ def test_one_pickle_is_open_at_a_time(tmp_path, monkeypatch):
         for key in keys:
             files.tensor(key)
             assert files.open[0] == file
-    assert sorted(opened) == sorted(set(index.values())) or len(opened) <= 3
+    assert len(opened) == len(set(opened)) == len(set(index.values()))
 
 
 def test_files_of_the_old_format_of_torch(tmp_path):
