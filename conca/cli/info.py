@@ -51,7 +51,10 @@ def info(
             for c in costs(model if isinstance(model, LanguageNetwork) else model.network_)
         ],
     )
-    frame(model.scores if isinstance(model, LanguageNetwork) else model.scores_)
+    if not isinstance(model, LanguageNetwork):
+        frame(model.scores_)
+    elif model.run is not None:
+        frame(model.run.scores)
     table(["operation", "body on this machine"], bodies(), words=2)
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -16,18 +14,23 @@ from torch import Tensor, nn
 from conca.data.tokenizer import FileTokenizer, Tokenizer, check_vocab, read_tokenizer
 from conca.estimators.kinds import is_run
 from conca.estimators.published_tokenizer import tokenizer_of
-from conca.estimators.text_runs import TextRun, read_text_run, write_text_run
 from conca.infer.generating import Generation, generate, prompts_of
 from conca.infer.past import Past
 from conca.infer.sampling import Sampling
 from conca.infer.scoring import Tally, score
 from conca.layers.quantised import kind_of, narrowed
+from conca.models.gguf_file import GGUFFile
+from conca.models.gguf_model import read_gguf
+from conca.models.gguf_tokenizer import tokenizer_files
 from conca.models.hf_format import save_hf
 from conca.models.hub import located
 from conca.models.language import LanguageNetwork
 from conca.models.published import Pretrained, read_pretrained
 from conca.models.run import new_folder
 from conca.types import BadInput
+
+if TYPE_CHECKING:
+    from conca.estimators.text_runs import TextRun
 
 __all__ = ["LanguageModel"]
 
@@ -42,7 +45,6 @@ class LanguageModel(LanguageNetwork):
     generation  what a generation_config.json says
     family      "mamba", "mamba2", "falcon_mamba", "mamba3", or None for layers of another kind
     notices     lines that the user should know
-    scores      of a run: bits per byte of the text that was held out, beside compressors; else empty
     run         that it was read from; None: it was none
     """
 
@@ -50,7 +52,6 @@ class LanguageModel(LanguageNetwork):
     generation: dict[str, Any]
     family: str | None
     notices: list[str]
-    scores: pd.DataFrame
     run: TextRun | None
 
     @classmethod
@@ -72,7 +73,7 @@ class LanguageModel(LanguageNetwork):
         nn.Module.__init__(model)
         model.__dict__.update(network.__dict__)
         model.tokenizer, model.generation, model.family = tokenizer, dict(generation or {}), family
-        model.notices, model.scores, model.run = list(notices), pd.DataFrame(), None
+        model.notices, model.run = list(notices), None
         return model
 
     @classmethod
@@ -117,9 +118,11 @@ class LanguageModel(LanguageNetwork):
         cls, folder: Path, tokenizer: Tokenizer | None, dtype: torch.dtype | None, quantize: str | None
     ) -> Self:
         """The model of a run folder."""
+        from conca.estimators.text_runs import read_text_run  # it needs pandas, and published weights do not
+
         run = read_text_run(folder, quantize=quantize)
         model = cls.around(run.network, tokenizer or run.tokenizer, family=run.family, generation=run.generation)
-        model.scores, model.run = run.scores, run
+        model.run = run
         return model if dtype is None else model.to(dtype)
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -134,6 +137,8 @@ class LanguageModel(LanguageNetwork):
         if self.family in ("mamba", "mamba2", "falcon_mamba") and kind_of(self) is None:
             save_hf(self, self.config, folder, generation=self.generation, also=None if words is None else words.write)
         else:
+            from conca.estimators.text_runs import TextRun, write_text_run
+
             run = TextRun(None, self, words, source="", family=self.family, generation=self.generation)
             with new_folder(folder) as place:
                 write_text_run(place, run)
@@ -248,15 +253,10 @@ def ends_of(generation: Mapping[str, Any]) -> tuple[int, ...]:
 def _of_gguf(
     path: Path, dtype: torch.dtype | None, quantize: str | None, options: Mapping[str, Any]
 ) -> tuple[Pretrained, Tokenizer | None]:
-    """Weights and tokenizer of a .gguf file; the package that reads it is imported when it is needed."""
-    try:
-        files, model, words = (import_module(f"conca.models.gguf_{name}") for name in ("file", "model", "tokenizer"))
-    except ModuleNotFoundError as error:
-        line = f'reading {path.name} needs {error.name}, which is not installed: pip install "conca[all]"'
-        raise ModuleNotFoundError(line, name=error.name) from error
-    found: Pretrained = model.read_gguf(path, dtype=dtype, quantize=quantize, options=options)
-    with files.GGUFFile(path) as file:
-        inside: dict[str, bytes] | None = words.tokenizer_files(file)
+    """Weights and tokenizer of a .gguf file."""
+    found = read_gguf(path, dtype=dtype, quantize=quantize, options=options)
+    with GGUFFile(path) as file:
+        inside = tokenizer_files(file)
     if inside is None:
         return found, None
     with TemporaryDirectory(prefix="conca-") as folder:

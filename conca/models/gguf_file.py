@@ -7,14 +7,13 @@ model is kept in int8 here, each row of it is rounded once more, with one scale)
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 import torch
-from gguf import GGMLQuantizationType, GGUFReader
-from gguf.quants import dequantize
 from torch import Tensor
 
 from conca.types import BadInput, nearest
@@ -22,11 +21,22 @@ from conca.types import BadInput, nearest
 __all__ = ["GGUFFile"]
 
 DTYPES = {
-    GGMLQuantizationType.F32: torch.float32, GGMLQuantizationType.F16: torch.float16,
-    GGMLQuantizationType.BF16: torch.bfloat16, GGMLQuantizationType.F64: torch.float64,
-    GGMLQuantizationType.Q8_0: torch.float32,
-}  # fmt: skip
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F64": torch.float64,
+    "Q8_0": torch.float32,
+}
 """What tensors become; others are not read."""
+
+
+def library() -> Any:
+    """The package that reads the format, imported when a file is. Raises ModuleNotFoundError, with what installs it."""
+    try:
+        return import_module("gguf")
+    except ModuleNotFoundError as error:
+        line = f'.gguf files need {error.name}, which is not installed: pip install "conca[all]"'
+        raise ModuleNotFoundError(line, name=error.name) from error
 
 
 class GGUFFile:
@@ -49,7 +59,7 @@ class GGUFFile:
         if magic != b"GGUF":
             raise BadInput(f"{path}: not a GGUF file; it begins with {magic!r}")
         try:
-            reader = GGUFReader(path)
+            reader = library().GGUFReader(path)
         except (ValueError, IndexError, KeyError, OverflowError, OSError, MemoryError) as error:
             line = " ".join(str(error).split())
             raise BadInput(f"{path}: not a whole GGUF file ({line}); download it again") from None
@@ -104,16 +114,16 @@ class GGUFFile:
     def dtype(self, name: str) -> torch.dtype:
         """What `tensor` gives it in. Raises BadInput for a name that is not there, and a type that is not read."""
         kind = self._found(name).tensor_type
-        if kind not in DTYPES:
-            known = ", ".join(known.name for known in DTYPES)
-            raise BadInput(f"{self.path}: the tensor '{name}' is kept as {kind.name}; {known} are read")
-        return DTYPES[kind]
+        if kind.name not in DTYPES:
+            raise BadInput(f"{self.path}: the tensor '{name}' is kept as {kind.name}; {', '.join(DTYPES)} are read")
+        return DTYPES[kind.name]
 
     def tensor(self, name: str) -> Tensor:
         """The numbers of a tensor, in memory of their own. Raises BadInput as `dtype` does."""
         found, dtype = self._found(name), self.dtype(name)
-        if found.tensor_type == GGMLQuantizationType.Q8_0:
-            return torch.from_numpy(dequantize(found.data, found.tensor_type)).view(self.shape(name))
+        if found.tensor_type.name == "Q8_0":
+            whole = library().quants.dequantize(found.data, found.tensor_type)
+            return torch.from_numpy(whole).view(self.shape(name))
         raw = torch.from_numpy(np.array(found.data, order="C").view(np.uint8).reshape(-1))
         return raw.view(dtype).view(self.shape(name))
 
