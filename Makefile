@@ -19,7 +19,7 @@ demo: .venv/.user
 	$(BIN)/conca predict runs/air $(DATA) --out forecast.csv --force
 
 # Two processes; what they would both compile is compiled before.
-test: .venv/.developer .cache/data warm
+test: .venv/.developer .cache/data/typeseg warm
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: .venv/.developer
@@ -53,8 +53,8 @@ clean:
 	touch .venv/.user $@
 
 # A published model whose numbers the tests compare; its dependencies are not wanted.
-.cache/data: | .venv/.developer
-	$(BIN)/python -m pip install --quiet --no-deps --target $@ typeseg==0.2.7
+.cache/data/typeseg: | .venv/.developer
+	$(BIN)/python -m pip install --quiet --no-deps --target .cache/data typeseg==0.2.7
 
 map: .venv/.developer
 	$(BIN)/python tests/test_house.py
