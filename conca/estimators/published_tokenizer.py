@@ -9,6 +9,7 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 
 from conca.data.tokenizer import Tokenizer, read_tokenizer
+from conca.models.hub import reachable
 from conca.models.published import Pretrained
 from conca.types import BadInput
 
@@ -40,9 +41,10 @@ def tokenizer_of(folder: Path, found: Pretrained, lines: list[str]) -> Tokenizer
         lines.append(f"{folder}: holds no tokenizer; {advice}")
         return None
     try:
+        here = not reachable()
         with suppress(EntryNotFoundError):
-            hf_hub_download(origin, FILES[2])
-        return read_tokenizer(Path(hf_hub_download(origin, FILES[0])))
+            hf_hub_download(origin, FILES[2], local_files_only=here)
+        return read_tokenizer(Path(hf_hub_download(origin, FILES[0], local_files_only=here)))
     except (OSError, HfHubHTTPError, LocalEntryNotFoundError, BadInput, ValueError):
         lines.append(f"{folder}: holds no tokenizer, and that of {origin} cannot be had; {advice}")
         return None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
@@ -17,7 +20,7 @@ from huggingface_hub.errors import (
 from conca.models.tensor_files import line_of
 from conca.types import BadInput
 
-__all__ = ["located"]
+__all__ = ["located", "reachable"]
 
 ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 FILE = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)/([\w./-]+\.gguf)")
@@ -25,6 +28,8 @@ TEXT = ["*.json", "*.jinja", "*.model", "*.txt", "tokenizer*"]
 """Configs, tokenizers, templates."""
 WEIGHTS = ("model*.safetensors", "consolidated*.safetensors", "pytorch_model*.bin")
 """Kinds of weights; the first that there is is taken, the others would hold the same once more."""
+PATIENCE = 5.0
+"""Seconds that the hub has to open its door."""
 
 
 def located(id_or_path: str | Path, revision: str | None = None) -> Path:
@@ -47,21 +52,41 @@ def located(id_or_path: str | Path, revision: str | None = None) -> Path:
     file = FILE.fullmatch(text)
     if not isinstance(id_or_path, str) or not (file or ID.fullmatch(text)) or ".." in text:
         raise BadInput(f"{text}: there is no such folder, and an ID reads owner/name, as state-spaces/mamba-130m-hf")
+    here = not reachable()
     try:
         if file:
-            return Path(hf_hub_download(file[1], file[2], revision=revision))
-        return _snapshot(text, revision)
+            return Path(hf_hub_download(file[1], file[2], revision=revision, local_files_only=here))
+        return _snapshot(text, revision, here)
     except Exception as error:  # whatever the network does; the line says it
         raise BadInput(_line(file[1] if file else text, revision, error)) from None
 
 
-def _snapshot(name: str, revision: str | None) -> Path:
-    """The folder of an ID, with weights of one kind."""
+def reachable() -> bool:
+    """Whether the hub may be asked: not offline, and its door opens, or a proxy stands before it.
+
+    Asked first, a network that is not there is known at once; the package tries again for half a minute.
+    """
+    if constants.HF_HUB_OFFLINE:
+        return False
+    place = urlsplit(constants.ENDPOINT)
+    if getproxies():
+        return True
+    try:
+        socket.create_connection((place.hostname or "", place.port or 443), timeout=PATIENCE).close()
+    except OSError:
+        return False
+    return True
+
+
+def _snapshot(name: str, revision: str | None, here: bool) -> Path:
+    """The folder of an ID, with weights of one kind; `here`: only what the cache has."""
     failed: Exception | None = None
     folder: Path | None = None
-    for kind in _kinds(name, revision):
+    for kind in WEIGHTS if here else _kinds(name, revision):
         try:
-            folder = Path(snapshot_download(name, revision=revision, allow_patterns=[*TEXT, kind]))
+            folder = Path(
+                snapshot_download(name, revision=revision, allow_patterns=[*TEXT, kind], local_files_only=here)
+            )
         except LocalEntryNotFoundError as error:  # the cache may hold another kind, whole
             failed = error
             continue
@@ -74,8 +99,6 @@ def _snapshot(name: str, revision: str | None) -> Path:
 
 def _kinds(name: str, revision: str | None) -> tuple[str, ...]:
     """The kind of weights to get; all where the hub does not say what it has."""
-    if constants.HF_HUB_OFFLINE:
-        return WEIGHTS
     try:
         files = [file for file in HfApi().list_repo_files(name, revision=revision) if "/" not in file]
     except Exception:  # the download says what is wrong, unless the cache has it
@@ -97,5 +120,7 @@ def _line(name: str, revision: str | None, error: Exception) -> str:
         return f"{there}: there is no such checkpoint, or it is private; check the name, or log in with `hf auth login`"
     if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
         return f"{there}: there is no such file in it ({line_of(error)})"
+    if isinstance(error, LocalEntryNotFoundError) and not reachable():
+        return f"{there}: is not in the cache, and {constants.ENDPOINT} cannot be reached; check the network, or name a folder"
     reason = f"{type(error.__cause__ or error).__name__}: {line_of(error.__cause__ or error)}"
     return f"{there}: is not in the cache and cannot be downloaded ({reason}); check the network, or name a folder"

@@ -87,6 +87,7 @@ def test_what_the_network_says_is_one_line(cache, monkeypatch, error, line):
     def refuse(*args, **kwargs):
         raise error()
 
+    monkeypatch.setattr("conca.models.hub.reachable", lambda: True)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr("conca.models.hub.HfApi.list_repo_files", refuse)
     monkeypatch.setattr("conca.models.hub.snapshot_download", refuse)
@@ -99,6 +100,7 @@ def test_one_kind_of_weights_is_downloaded(cache, monkeypatch, tmp_path):
     """Where the same weights stand there twice, as in Mamba-Codestral, they are not fetched twice."""
     asked = []
     there = ["config.json", "model-00001-of-00002.safetensors", "consolidated.safetensors", "pytorch_model.bin"]
+    monkeypatch.setattr("conca.models.hub.reachable", lambda: True)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr("conca.models.hub.HfApi.list_repo_files", lambda *args, **kwargs: there)
     monkeypatch.setattr(
@@ -109,3 +111,14 @@ def test_one_kind_of_weights_is_downloaded(cache, monkeypatch, tmp_path):
         assert [p for p in asked.pop() if p.endswith((".safetensors", ".bin"))] == [kinds]
         assert not asked
         there.pop(1)
+
+
+def test_a_network_that_is_not_there_is_known_at_once(cache, monkeypatch):
+    """No name is looked up: a port of this machine where nobody listens."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("conca.models.hub.getproxies", dict)
+    folder = put(cache, "a/b", ["config.json", "model.safetensors"])
+    assert located("a/b") == folder
+    with pytest.raises(BadInput, match=r"^c/d: is not in the cache, and http://127\.0\.0\.1:9 cannot be reached"):
+        located("c/d")
