@@ -172,19 +172,17 @@ def at_least(logits: Tensor, min_p: float) -> Tensor:
 
 
 def processed(logits: Tensor, seen: Tensor | None, sampling: Sampling, vocab: int | None = None) -> Tensor:
-    """Logits (B, V) of words that may be taken; -inf for all others.
+    """Logits (B, vocab) of words that there are; -inf for those that may not be taken.
 
     Args:
-        logits: what the network says.
+        logits: what the network says (B, V).
         seen: words (B, V, bool) in the prompt and the text, for the repetition penalty.
         sampling: what is done; where nothing is drawn, the penalty alone.
-        vocab: words that there are; the rows of the table from there on are never taken.
+        vocab: words that there are, at most V; None: V. The rows of the table from there on are never taken.
     """
-    logits = logits.to(raised(logits.dtype))
-    if vocab is not None and vocab < logits.shape[-1]:
-        logits = logits.masked_fill(torch.arange(logits.shape[-1], device=logits.device) >= vocab, -math.inf)
+    logits = logits[..., :vocab].to(raised(logits.dtype))
     if sampling.repetition_penalty != 1 and seen is not None:
-        logits = penalised(logits, seen, sampling.repetition_penalty)
+        logits = penalised(logits, seen[..., :vocab], sampling.repetition_penalty)
     if sampling.greedy:
         return logits
     if sampling.temperature != 1:

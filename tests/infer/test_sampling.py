@@ -42,7 +42,7 @@ def test_logits_are_those_of_transformers():
         MinPLogitsWarper(0.1),
     ):
         want = step(ids, want)
-    assert torch.equal(processed(logits, seen, every, 37), want)
+    assert torch.equal(processed(logits, seen, every, 37), want[:, :37])
 
 
 def test_draws_follow_the_distribution_and_nothing_else():
