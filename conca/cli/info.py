@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
@@ -20,7 +19,7 @@ __all__ = ["info"]
 
 def info(
     run: Annotated[
-        Path,
+        str,
         Argument(
             metavar="RUN_OR_ID",
             help="Folder that `conca fit` wrote; an ID of the Hugging Face hub, a folder of such weights, a .gguf file.",
@@ -36,7 +35,7 @@ def info(
     from conca.models.language import LanguageNetwork
 
     model = conca.load(run)
-    table(["run", str(run)], facts_of(model), words=2)
+    table(["run", run], facts_of(model), words=2)
     table(
         ["layer", "width", "parameters", "state bytes", "multiply-adds a row", "bytes read a row"],
         [

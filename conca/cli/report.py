@@ -18,7 +18,13 @@ __all__ = ["report", "with_report"]
 
 
 def report(
-    run: Annotated[Path, Argument(metavar="RUN", help="Folder that `conca fit` wrote.")],
+    run: Annotated[
+        str,
+        Argument(
+            metavar="RUN_OR_ID",
+            help="Folder that `conca fit` wrote; with --out also an ID of the Hugging Face hub, or a .gguf file.",
+        ),
+    ],
     out: Annotated[
         Path | None, Option(metavar="FILE", help="HTML file to write; report.html in the run where none is named.")
     ] = None,
@@ -33,23 +39,24 @@ def report(
     compressors, how surprise falls with what was read, a text that it writes, what the layers remember and what the state holds.
     An older report.html in the run is replaced.
     """
+    folder = Path(run)
     if out is not None:
         from conca.cli.output import check_free
         from conca.models.run import CONTENTS
 
         check_free(out, force)
-        if out.resolve().parent == run.resolve() and out.name in CONTENTS - {"report.html"}:
+        if out.resolve().parent == folder.resolve() and out.name in CONTENTS - {"report.html"}:
             raise BadInput(f"{out}: is a part of the run; name another file")
-    elif run.is_dir() and (run / "report.html").is_dir():
-        raise BadInput(f"{run / 'report.html'}: is a directory; name another file (--out)")
+    elif folder.is_dir() and (folder / "report.html").is_dir():
+        raise BadInput(f"{folder / 'report.html'}: is a directory; name another file (--out)")
 
     import conca
     from conca.report.write import write_report
 
     model = conca.load(run)
-    if out is None and not run.is_dir():
+    if out is None and not folder.is_dir():
         raise BadInput(f"{run}: is no folder to put report.html into; name a file (--out)")
-    path = run / "report.html" if out is None else out
+    path = folder / "report.html" if out is None else out
     write_report(model, path)
     if not quiet:
         notice(f"wrote {path}")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import huggingface_hub
 import pandas as pd
 import pytest
 import torch
@@ -146,3 +147,20 @@ def test_places_that_hold_no_language_model(say: Say, kept: Path, fitted: Path) 
     assert "there is no such folder" in say("generate", "nowhere", "-p", "a")[2]
     Path("empty").mkdir()
     assert say("generate", "empty", "-p", "a")[0] == 2
+
+
+def test_info_and_report_take_an_id(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "hub" / "models--owner--name"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text("0" * 40)
+    (home / "snapshots").mkdir()
+    config = LanguageConfig(n_words=256, vocab=256, layers="mamba(d_state=3)", d_model=8)
+    model = conca.LanguageModel.around(LanguageNetwork(config).float(), ByteTokenizer(), family="mamba")
+    model.save_pretrained(home / "snapshots" / ("0" * 40))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    status, out, err = say("info", "owner/name")
+    assert status == 0 and "mamba(d_state=3" in out, err
+    assert "name a file (--out)" in say("report", "owner/name")[2]
+    status, _, err = say("report", "owner/name", "--out", "page.html")
+    assert status == 0 and Path("page.html").is_file(), err
