@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -26,13 +26,25 @@ from conca.models.hf_format import save_hf
 from conca.models.hub import located
 from conca.models.language import LanguageNetwork
 from conca.models.published import Pretrained, read_pretrained
+from conca.models.published_sizes import OPTIONS
 from conca.models.run import new_folder
-from conca.types import BadInput
+from conca.types import BadInput, nearest
 
 if TYPE_CHECKING:
     from conca.estimators.text_runs import TextRun
 
 __all__ = ["LanguageModel"]
+
+
+OFFLINE, LATER = "set the environment variable HF_HUB_OFFLINE=1", "load it, and then model.to(device)"
+FOREIGN = {
+    "torch_dtype": "conca says 'dtype'", "local_files_only": OFFLINE, "device": LATER, "device_map": LATER,
+    "load_in_8bit": "conca says quantize='int8'", "load_in_4bit": "conca says quantize='int8'",
+    "quantization_config": "conca says quantize='int8'", "trust_remote_code": "nothing in a checkpoint is run; leave it out",
+    "cache_dir": "set the environment variable HF_HUB_CACHE", "token": "log in with `hf auth login`",
+    "low_cpu_mem_usage": "so it is always; leave it out",
+}  # fmt: skip
+"""What others say when they load a model, and what is said here."""
 
 
 class LanguageModel(LanguageNetwork):
@@ -101,8 +113,11 @@ class LanguageModel(LanguageNetwork):
         Raises:
             BadInput: one line, for what cannot be found, is not whole, or is of an unknown architecture.
         """
+        _check_loading(place, dtype, options)
         given = None if tokenizer is None else read_tokenizer(tokenizer)
         if is_run(place):
+            for name in (*options, *(["revision"] if revision is not None else ())):
+                raise BadInput(f"{place}: {name!r} belongs to published weights, and this is a run; leave it out")
             return cls._of_run(Path(place), given, dtype, quantize)
         path = located(place, revision)
         if path.suffix == ".gguf":
@@ -171,8 +186,8 @@ class LanguageModel(LanguageNetwork):
             samples: texts for each prompt.
             options: as in `generate`.
         """
-        asked = [prompts] if isinstance(prompts, str) else prompts
-        rows = [self.encoded(p) if isinstance(p, str) else p for p in asked]
+        asked = [prompts] if isinstance(prompts, str | bytes) else prompts
+        rows = [self.encoded(p) if isinstance(p, str | bytes) else p for p in asked]
         return generate(self, rows, self.sampling(**options), past=past, samples=samples, tokenizer=self.tokenizer)
 
     @overload
@@ -189,7 +204,7 @@ class LanguageModel(LanguageNetwork):
     ) -> Tensor: ...
     def generate(
         self,
-        prompts: Tensor | str | Sequence[str],
+        prompts: Tensor | str | Sequence[str] | None = None,
         *,
         attention_mask: Tensor | None = None,
         samples: int = 1,
@@ -207,18 +222,38 @@ class LanguageModel(LanguageNetwork):
         Rows that end before others are filled with the word that ends a text, or with 0.
 
         Raises:
-            BadInput: for options out of range, an empty prompt, and texts where there is no tokenizer.
+            BadInput: for options out of range, an empty prompt, prompts of another kind (`write` takes words of unequal lengths), and
+                texts where there is no tokenizer.
         """
+        self.sampling(**options)  # a name that is not known says more than prompts that are missing
         if isinstance(prompts, Tensor):
+            if prompts.ndim != 2:
+                raise BadInput(f"prompts: expected words of shape (batch, time), got {tuple(prompts.shape)}")
             found = self.write(prompts_of(prompts, attention_mask), samples=samples, **options)
             fill = next(iter(self.sampling(**options).eos), 0)
             new = nn.utils.rnn.pad_sequence([row.ids for row in found.rows], batch_first=True, padding_value=fill)
             return torch.cat([prompts.repeat_interleave(len(new) // len(prompts), 0), new.to(prompts)], 1)
+        if (
+            not isinstance(prompts, Iterable)
+            or isinstance(prompts, Mapping)
+            or not all(isinstance(p, str) for p in prompts)
+        ):
+            raise BadInput("prompts: expected a text, several, or words as a tensor (batch, time), each row as long")
+        if attention_mask is not None:
+            raise BadInput("attention_mask belongs to words that are padded; texts need none, leave it out")
         texts = [str(row.text) for row in self.write(prompts, samples=samples, **options).rows]
         return texts[0] if isinstance(prompts, str) and samples == 1 else texts
 
     def score(self, text: str | bytes) -> Tally:
-        """How likely a text is: `.bits_per_byte`, `.perplexity`, `.nats` of all words but the first, which has none before it."""
+        """How likely a text is: `.bits_per_byte`, `.perplexity`, `.nats` of all words but the first, which has none before it.
+
+        Raises:
+            BadInput: for what is no text, one without words, and where there is no tokenizer.
+        """
+        if not isinstance(text, str | bytes):
+            raise BadInput(
+                "text: expected a str or bytes; of words, conca.infer.scoring.score gives the log-likelihoods"
+            )
         words, tally = self.encoded(text, opening=False), Tally()
         for part in score(self, words, bos=self.opening):
             tally.add(part)
@@ -242,6 +277,15 @@ class LanguageModel(LanguageNetwork):
     def opening(self) -> int | None:
         """The word that the tokenizer puts before a text, if it does so."""
         return self.tokenizer.opening[-1] if self.tokenizer is not None and self.tokenizer.opening else None
+
+
+def _check_loading(place: str | Path, dtype: object, options: Mapping[str, Any]) -> None:
+    """Raise BadInput for an option that no checkpoint has, and a dtype that is none of floats."""
+    known = {"dtype", "quantize", "revision", "tokenizer"}.union(*OPTIONS.values())
+    for name in options.keys() - known:
+        raise BadInput(f"{place}: unknown option {name!r} of loading; {FOREIGN.get(name) or nearest(name, known)}")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise BadInput(f"dtype must be a type of floats such as torch.float32, or None: as stored; not {dtype!r}")
 
 
 def ends_of(generation: Mapping[str, Any]) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from conca.layers.options import whole
 from conca.ops.doors import raised
-from conca.types import BadInput
+from conca.types import BadInput, nearest
 
 __all__ = ["Draws", "Sampling", "at_least", "choose", "cooled", "likeliest", "nucleus", "penalised", "processed"]
 
@@ -26,6 +26,14 @@ FROM_CONFIG = {"eos_token_id": "eos", "stop_strings": "stop"}
 """Names of a generation config that are others here."""
 SWITCH = "temperature", "top_k", "top_p", "min_p"
 """Whoever asks for one of these wants to draw."""
+FOREIGN = {
+    "input_ids": "prompts", "inputs": "prompts", "max_tokens": "max_new_tokens", "max_length": "max_new_tokens",
+    "n_predict": "max_new_tokens", "num_return_sequences": "samples", "num_samples": "samples", "n": "samples",
+    "beams": "num_beams", "num_beam": "num_beams", "temp": "temperature", "repeat_penalty": "repetition_penalty",
+    "eos_token_id": "eos", "stop_strings": "stop", "random_state": "seed", "past_key_values": "write(past=...)",
+    "cache_params": "write(past=...)", "past": "write(past=...)",
+}  # fmt: skip
+"""What others call options of writing, and what they are here."""
 HIDDEN_TOP_K = 50
 """What published models that draw mean where their config is silent about top_k."""
 
@@ -75,6 +83,9 @@ class Sampling:
                 raise BadInput(f"{name} must be a whole number from 1 on, not {getattr(self, name)!r}")
         if self.top_k is not None and self.top_k != 0 and not whole(self.top_k):
             raise BadInput(f"top_k must be a whole number from 1 on, or 0 for all words, not {self.top_k!r}")
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+            if isinstance(getattr(self, name), str):
+                raise BadInput(f"{name} must be a number, not {getattr(self, name)!r}")
         _within("temperature", self.temperature, self.temperature >= 0, "0 or more")
         _within("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1")
         _within("min_p", self.min_p or 0.0, 0 <= (self.min_p or 0.0) <= 1, "from 0 to 1")
@@ -115,7 +126,8 @@ class Sampling:
         """
         known = {field.name for field in fields(cls)}
         for name in overrides.keys() - known:
-            raise BadInput(f"unknown option {name!r} of writing; known: {', '.join(sorted(known))}")
+            hint = f"conca says {FOREIGN[name]!r}" if name in FOREIGN else nearest(name, known | {"samples"})
+            raise BadInput(f"unknown option {name!r} of writing; {hint}")
         found = {FROM_CONFIG.get(key, key): value for key, value in saved.items() if value is not None}
         found = {key: value for key, value in found.items() if key in known}
         if found.get("do_sample"):

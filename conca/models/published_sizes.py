@@ -12,7 +12,7 @@ from conca.models.published_names import Prefixes
 from conca.models.tensor_files import Tensors
 from conca.types import BadInput, nearest
 
-__all__ = ["Sizes", "found_prefixes"]
+__all__ = ["OPTIONS", "Sizes", "found_prefixes"]
 
 OPTIONS = {"mamba2": ("norm_groups",), "mamba3": ("activation", "pairing")}
 """What the checkpoints of a family do not say and whoever reads one may."""

@@ -87,3 +87,42 @@ def test_what_does_not_fit_is_refused():
         ours.generate("Hi", max_new_tokens=2)
     with pytest.raises(BadInput, match="no such folder"):
         conca.load("nowhere.folder", dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "told"),
+    [
+        ({"input_ids": torch.ones(1, 2)}, {}, "expected a text, several"),
+        ([1, 2, 3], {}, "expected a text, several"),
+        (5, {}, "expected a text, several"),
+        (None, {"input_ids": torch.ones(1, 2)}, "conca says 'prompts'"),
+        (torch.tensor([1, 2]), {}, r"\(batch, time\), got \(2,\)"),
+        ("Hi", {"attention_mask": torch.ones(1, 2)}, "attention_mask belongs to words"),
+    ],
+)
+def test_prompts_of_another_kind_are_refused(prompts, options, told):
+    with pytest.raises(BadInput, match=told):
+        model().generate(prompts, max_new_tokens=2, **options)
+
+
+def test_bytes_are_a_text():
+    ours = model()
+    assert ours.write(b"Hi", max_new_tokens=3).rows[0].text == ours.generate("Hi", max_new_tokens=3)
+    with pytest.raises(BadInput, match="expected a str or bytes"):
+        ours.score(torch.tensor([1, 2]))
+
+
+def test_what_others_say_when_they_load_is_answered(tmp_path):
+    model(family="mamba2").save_pretrained(tmp_path / "published")
+    model("s5").save_pretrained(tmp_path / "run")
+    for place in (tmp_path / "published", tmp_path / "run"):
+        for option, told in {
+            "torch_dtype": "conca says 'dtype'", "local_files_only": "HF_HUB_OFFLINE", "load_in_8bit": "quantize='int8'",
+            "quantise": "did you mean 'quantize'",
+        }.items():  # fmt: skip
+            with pytest.raises(BadInput, match=told):
+                conca.load(place, **{option: True})
+        with pytest.raises(BadInput, match="a type of floats"):
+            conca.load(place, dtype="auto")
+    with pytest.raises(BadInput, match="'revision' belongs to published weights"):
+        conca.load(tmp_path / "run", revision="main")

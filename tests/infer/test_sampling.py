@@ -100,6 +100,7 @@ def test_options_that_are_refused():
     for match, options in {
         "max_new_tokens must be a whole number from 1 on, not 0": {"max_new_tokens": 0},
         "temperature must be 0 or more, not -1": {"temperature": -1},
+        "temperature must be a number, not 'hot'": {"temperature": "hot"},
         "temperature must be 0 or more, not nan": {"temperature": float("nan")},
         "top_k must be a whole number from 1 on, or 0 for all words, not -2": {"top_k": -2},
         "top_p must be above 0 and at most 1, not 0": {"top_p": 0},
@@ -118,3 +119,10 @@ def test_options_that_are_refused():
             Sampling(**options)
     with pytest.raises(BadInput, match="unknown option 'temp'"):
         Sampling.from_generation_config({}, temp=1)
+    for theirs, ours in {
+        "max_tokens": "max_new_tokens",
+        "num_return_sequences": "samples",
+        "eos_token_id": "eos",
+    }.items():
+        with pytest.raises(BadInput, match=f"unknown option '{theirs}' of writing; conca says '{ours}'"):
+            Sampling.from_generation_config({}, **{theirs: 1})
