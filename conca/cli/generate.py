@@ -58,7 +58,7 @@ def generate(
     stop: Stop = None,
     samples: Annotated[int, Option(metavar="N", help="Texts for each prompt, written in one batch.")] = 1,
     beams: Annotated[
-        int | None, Option(metavar="N", help="Search the likeliest text among N that are followed at once.")
+        int | None, Option(metavar="N", help="Beam search: the likeliest text among N that are followed at once.")
     ] = None,
     state: Annotated[
         Path | None,
@@ -78,8 +78,9 @@ def generate(
 ) -> None:
     """Write on from a prompt; text goes to stdout as it comes.
 
-    What is not said here is as the model's generation_config.json says; without one the likeliest word is taken each time
-    (--temperature 0.8 draws). Several texts come one after the other, with a line --- between them. The rate goes to stderr.
+    A model writes tokens: bytes, or words and their parts, as its tokenizer has them. What is not said here is as the model's
+    generation_config.json says; without one the likeliest token is taken each time (--temperature 0.8 draws). Several texts come one
+    after the other, with a line --- between them. The rate goes to stderr.
 
     With --state a text is gone on with later, and nothing is read twice: the file holds the state of the layers.
     """

@@ -26,24 +26,30 @@ ID: TypeAlias = Annotated[
         help="Folder that `conca fit --task text` wrote; an ID of the Hugging Face hub; a folder of such weights; a .gguf file.",
     ),
 ]
-Words: TypeAlias = Annotated[int | None, Option("-n", "--max-new-tokens", metavar="N", help="Words to write, at most.")]
-Temperature: TypeAlias = Annotated[
-    float | None, Option(metavar="X", help="Draw: logits are divided by it; 0 takes the likeliest word.")
+Words: TypeAlias = Annotated[
+    int | None, Option("-n", "--max-new-tokens", metavar="N", help="Tokens to write, at most [256].")
 ]
-TopK: TypeAlias = Annotated[int | None, Option(metavar="N", help="Draw from the N likeliest words; 0: from all.")]
-TopP: TypeAlias = Annotated[float | None, Option(metavar="X", help="Draw from the likeliest words of this mass.")]
+Temperature: TypeAlias = Annotated[
+    float | None, Option(metavar="X", help="Draw: logits are divided by it; 0 takes the likeliest token.")
+]
+TopK: TypeAlias = Annotated[int | None, Option(metavar="N", help="Draw from the N likeliest tokens; 0: from all.")]
+TopP: TypeAlias = Annotated[
+    float | None, Option(metavar="X", help="Draw from the likeliest tokens whose probabilities sum to X.")
+]
 MinP: TypeAlias = Annotated[
-    float | None, Option(metavar="X", help="Draw no word less likely than this times the likeliest.")
+    float | None, Option(metavar="X", help="Draw no token less likely than X times the likeliest.")
 ]
 Penalty: TypeAlias = Annotated[
-    float | None, Option("--repetition-penalty", metavar="X", help="Make words that were there less likely; 1: do not.")
+    float | None,
+    Option("--repetition-penalty", metavar="X", help="Make tokens that were there less likely; 1: do not."),
 ]
 Seed: TypeAlias = Annotated[int | None, Option(metavar="N", help="Of the draws; the same seed, the same text.")]
 Stop: TypeAlias = Annotated[
     list[str] | None, Option(metavar="TEXT", help="End where this would be written; may be given again.")
 ]
 Quantize: TypeAlias = Annotated[
-    str | None, Option(metavar="WORD", help="int8 or bfloat16: narrow the weights of products while they are read.")
+    str | None,
+    Option(metavar="WORD", help="int8 or bfloat16: narrow the weights of matrix products while they are read."),
 ]
 Save: TypeAlias = Annotated[
     Path | None, Option(metavar="FOLDER", help="With --quantize: keep the narrowed model here, to be loaded again.")

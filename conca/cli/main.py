@@ -15,6 +15,34 @@ from conca.types import BadInput
 
 __all__ = ["app", "main"]
 
+FOREIGN = {
+    "-n": "--n-predict --predict --num-predict --max-tokens --max-length",
+    "--samples": "--num-return-sequences --num-samples",
+    "--beams": "--num-beams",
+    "--temperature": "--temp -t --do-sample",
+    "--repetition-penalty": "--repeat-penalty",
+    "--stop": "--stop-strings --reverse-prompt -r",
+    "-p - < FILE": "--prompt-file --file -f",
+    "--system": "--system-prompt -sys",
+    "--template": "--chat-template --chat-template-file",
+    "--lr": "--learning-rate",
+    "--batch-size": "--per-device-train-batch-size",
+    "--length": "--block-size --context-length --seq-len --max-seq-length --ctx-size -c",
+    "--from": "--pretrained --base-model --model -m",
+    "--lora": "--lora-r --rank",
+    "--out": "-o --output --output-dir",
+    "--d-model": "--hidden-size --n-embd --dim",
+    "--devices": "--device",
+    "--precision": "--bf16 --fp16",
+    "--quantize int8": "--load-in-8bit",
+    "RUN_OR_ID without an option": "--model -m --hf-repo -hf",
+    "conca fit": "train finetune",
+    "conca generate": "run complete",
+    "conca score": "eval evaluate perplexity",
+    "conca score --quantize int8 --save": "quantize",
+    "conca info": "show",
+}
+"""What is said here, and what others call it."""
 FAULT, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 app = typer.Typer(
@@ -115,6 +143,7 @@ def _told(error: Exception) -> tuple[str, int]:
     match error:
         case typer.TyperException():
             line, status = error.format_message(), BAD_INPUT
+            line = _ours(error) or line
         case BadInput():
             line, status = str(error), BAD_INPUT
         case ModuleNotFoundError() if not (error.name or "conca").startswith("conca"):
@@ -128,3 +157,16 @@ def _told(error: Exception) -> tuple[str, int]:
         case _:
             line, status = f"{type(error).__name__}: {error} (--debug shows where)", FAULT
     return " ".join(line.split()), status
+
+
+def _ours(error: typer.TyperException) -> str | None:
+    """What to say of an option or a command that has another name here; None: of it nothing is known."""
+    line, context = error.format_message(), getattr(error, "ctx", None)
+    if context is None or not line.startswith("No such "):
+        return None
+    word = line.split()[3].strip("'.")
+    known = {name for option in context.command.params for name in (*option.opts, option.metavar)}
+    for ours, theirs in FOREIGN.items():
+        if word in theirs.split() and ours.split()[0] in known | {"conca"}:
+            return f"{' '.join(line.split()[:4]).rstrip('.')}; here it is {ours}"
+    return None

@@ -36,7 +36,7 @@ def score(
     label: Label = None,
     rate: Rate = None,
     words: Annotated[
-        Path | None, Option(metavar="FILE", help="Text: write the log-likelihood of every word to this CSV.")
+        Path | None, Option(metavar="FILE", help="Text: write the log-likelihood of every token to this CSV.")
     ] = None,
     quantize: Quantize = None,
     save: Save = None,

@@ -99,10 +99,10 @@ class Sampling:
             raise BadInput(f"eos must be words (whole numbers from 0 on), not {self.eos!r}")
         if self.num_beams > 1 and not self.greedy:
             raise BadInput(
-                "beams follow the likeliest words and draw none; leave num_beams out, or what asks for drawing"
+                "beams follow the likeliest words and draw none; leave out num_beams (--beams), or what asks for drawing"
             )
         if self.num_beams > 1 and self.stop:
-            raise BadInput("beams do not look for stop strings; leave num_beams out, or the stop strings")
+            raise BadInput("beams do not look for stop strings; leave out num_beams (--beams), or the stop strings")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
             raise BadInput(f"seed must be a whole number from 0 on, not {self.seed!r}")
 

@@ -40,6 +40,25 @@ def test_bad_input_costs_no_import_of_torch() -> None:
     assert done.stderr == "conca: No such command 'predcit'. Did you mean 'predict'?\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("generate m -p a --n-predict 5", "option: --n-predict; here it is -n"),
+        ("generate m -p a --num-return-sequences 5", "option: --num-return-sequences; here it is --samples"),
+        ("generate -m model.gguf", "option: -m; here it is RUN_OR_ID without an option"),
+        ("generate m --prompt-file a", "option: --prompt-file; here it is -p - < FILE"),
+        ("fit a.txt --learning-rate 1", "option: --learning-rate; here it is --lr"),
+        ("fit a.txt --model m", "option: --model; here it is --from"),
+        ("fit a.txt --temp 1", "option: --temp"),
+        ("train a.txt", "command 'train'; here it is conca fit"),
+    ],
+)
+def test_names_of_others_are_answered_with_ours(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.main(words.split()) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"conca: No such {told}") and ("here it is" in err) == ("here it is" in told)
+
+
 def test_an_interrupt_is_one_line() -> None:
     with started(SLOW + CALL, "check") as process:
         assert process.stderr and process.stderr.readline() == "judging\n"
