@@ -24,8 +24,8 @@ THEIRS = {"model_type", "architectures", "d_model", "ssm_cfg"}
 def is_run(place: str | Path) -> bool:
     """Whether a place is a run folder, be it damaged: not published weights, and no ID of a hub."""
     folder = Path(place)
-    if folder.is_file():
-        return folder.suffix != ".gguf"
+    if folder.is_file() or (folder.suffix == ".gguf" and not folder.exists()):
+        return folder.suffix not in (".gguf", ".safetensors", ".bin")
     if not folder.is_dir():
         return not looks_like_id(str(place))
     if not (folder / CONFIG).is_file():

@@ -50,6 +50,8 @@ def located(id_or_path: str | Path, revision: str | None = None) -> Path:
     if path.is_file():
         raise BadInput(f"{path}: name the folder of the checkpoint, or a .gguf file, not a file in it")
     file = FILE.fullmatch(text)
+    if path.suffix == ".gguf" and not file:
+        raise BadInput(f"{text}: there is no such file; check the path")
     if not isinstance(id_or_path, str) or not (file or ID.fullmatch(text)) or ".." in text:
         raise BadInput(f"{text}: there is no such folder, and an ID reads owner/name, as state-spaces/mamba-130m-hf")
     here = not reachable()

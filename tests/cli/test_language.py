@@ -145,6 +145,9 @@ def test_places_that_hold_no_language_model(say: Say, kept: Path, fitted: Path) 
         "--words belongs to language models" in say("score", fitted / "run", fitted / "air.csv.xz", "--words", "x")[2]
     )
     assert "there is no such folder" in say("generate", "nowhere", "-p", "a")[2]
+    assert "nowhere.gguf: there is no such file" in say("generate", "nowhere.gguf", "-p", "a")[2]
+    Path("model.safetensors").touch()
+    assert "name the folder of the checkpoint" in say("generate", "model.safetensors", "-p", "a")[2]
     Path("empty").mkdir()
     assert say("generate", "empty", "-p", "a")[0] == 2
 
