@@ -248,8 +248,8 @@ def before(
         f"{text.bytes_between(parts.test.start, parts.test.stop):,} bytes are held out"
     ]
     copies = int(recipe.average) + int(len(parts.validation) > 0)
-    batch = next(iter_one(passages))
-    memory = estimated(network, batch, passages.batch_size, copies=copies)
+    one = passages.batch(0, 0, passages.batch_size)  # a passage of it
+    memory = estimated(network, one, passages.batch_size, copies=copies)
     lines.append(f"{memory.line()}; {learnt:,} of {whole:,} parameters are learnt")
     left = free()
     if left is not None and memory.total - memory.weights > left:
@@ -260,11 +260,6 @@ def before(
     until = f"for {config.max_minutes:g} minutes" if config.max_minutes else f"at most {recipe.last:,} of them"
     lines.append(f"steps: {tokens:,} words each, {passages.each:,} read the whole text once; {until}")
     return lines
-
-
-def iter_one(passages: Passages) -> Any:
-    """One passage of the first batch."""
-    yield passages.batch(0, 0, passages.batch_size)
 
 
 def stamped(config: TextConfig, text: Corpus | Rows, start: Start | None, tokenizer: str) -> dict[str, Any]:
