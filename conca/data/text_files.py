@@ -182,7 +182,7 @@ def unpacked(file: TextFile, cache: Path | None) -> TextFile:
     if cache is None:
         raise BadInput(f"{file.path}: a packed file is read from a folder it is unpacked to; name a cache")
     key = hashlib.sha256(repr((file.path.resolve(), file.n_bytes, file.changed)).encode()).hexdigest()[:16]
-    target, partial = cache / f"text-{key}", cache / f"text-{key}.{os.getpid()}.partial"
+    target, partial = cache / f"text-{key}", cache / f"text-{key}.partial"
     if not target.exists():
         try:
             cache.mkdir(parents=True, exist_ok=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,39 +18,27 @@ __all__ = ["FlatFiles", "TokenFile", "made_once"]
 
 STRIDE = 1 << 16
 """Ids between two marks of how many bytes lie before."""
-FORGOTTEN = 24 * 3600
-"""Seconds after which what is half done belongs to nobody."""
 LARGEST = np.iinfo(np.uint16).max
 
 
 def made_once(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
     """The folder `key` within `cache`; if there is none, `make` fills one, which gets this name when it is done.
 
-    Several processes may ask for it at once: each fills a folder of its own, and the first that is done names it. What was left by
-    processes that were killed more than a day ago is removed. Raises BadInput if nothing can be written there.
+    What was left by one who was killed is removed first; so a cache belongs to one process at a time. Raises BadInput if
+    nothing can be written there.
     """
-    target = cache / key
+    target, partial = cache / key, cache / f"{key}.partial"
     if target.is_dir():
         return target
-    partial: Path | None = None
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        for left in cache.glob(f"{key}.*partial"):
-            with suppress(FileNotFoundError):  # whoever was writing it is done
-                if time.time() - left.stat().st_mtime > FORGOTTEN:
-                    shutil.rmtree(left, ignore_errors=True)
-        partial = Path(tempfile.mkdtemp(prefix=f"{key}.", suffix=".partial", dir=cache))
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
         make(partial)
-        try:
-            partial.replace(target)
-        except OSError:
-            if not target.is_dir():  # else another was first
-                raise
+        partial.replace(target)
     except OSError as error:
         raise BadInput(f"{cache}: cannot be written ({error.strerror or error}); make room, or name another") from None
     finally:
-        if partial is not None:
-            shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
     return target
 
 

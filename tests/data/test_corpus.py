@@ -14,7 +14,6 @@ from conca.data import cutting, token_file
 from conca.data.corpus import Corpus, open_text
 from conca.data.cutting import pieces_of
 from conca.data.text_files import find_text
-from conca.data.token_file import made_once
 from conca.data.tokenizer import ByteTokenizer, FileTokenizer
 from conca.types import BadInput
 
@@ -171,16 +170,6 @@ def test_what_is_held_out_is_the_same_text_for_every_tokenizer(tmp_path: Path) -
         one.split(0.5)
 
 
-def test_two_who_encode_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    def first(folder: Path) -> None:
-        (folder / "ids.bin").write_bytes(b"first")
-        assert made_once(tmp_path, "key", lambda other: (other / "ids.bin").write_bytes(b"second")) == tmp_path / "key"
-        assert (folder / "ids.bin").read_bytes() == b"first"
-
-    assert (made_once(tmp_path, "key", first) / "ids.bin").read_bytes() == b"second"
-    assert [path.name for path in tmp_path.iterdir()] == ["key"]
-
-
 def test_encoding_is_done_once_and_what_a_killed_one_left_is_made_again(tmp_path: Path, monkeypatch) -> None:
     file, cache, words = tmp_path / "text", tmp_path / "cache", WORDS["bytes"]
     file.write_text(TEXT)
@@ -188,7 +177,6 @@ def test_encoding_is_done_once_and_what_a_killed_one_left_is_made_again(tmp_path
     (made,) = cache.iterdir()
     made.rename(cache / f"{made.name}.partial")
     (cache / f"{made.name}.partial" / "ids.bin").write_bytes(b"half")
-    os.utime(cache / f"{made.name}.partial", (1, 1))
     again = Corpus.open(file, words, cache)
     assert np.array_equal(again.read(0, len(again)), words.encode(TEXT))
     assert [path.name for path in cache.iterdir()] == [made.name]
