@@ -9,9 +9,10 @@ import numpy as np
 
 from conca.data.cutting import Progress, encode_files
 from conca.data.jsonl import Rows
+from conca.data.made_once import made_once
 from conca.data.text import Text
 from conca.data.text_files import Found, Joined, Places, find_text, is_rows, stamp_of, unpacked_once
-from conca.data.token_file import FlatFiles, TokenFile, made_once
+from conca.data.token_file import FlatFiles, TokenFile
 from conca.data.tokenizer import ByteTokenizer, Tokenizer
 from conca.types import BadInput
 

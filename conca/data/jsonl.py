@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conca.data.cutting import Progress, in_threads
+from conca.data.made_once import made_once
 from conca.data.text import BLOCK, Store, Text
 from conca.data.text_files import BROKEN, Found, Joined, Places, TextFile, find_text, is_packed, opened, stamp_of
-from conca.data.token_file import FlatFiles, TokenFile, made_once
+from conca.data.token_file import FlatFiles, TokenFile
 from conca.data.tokenizer import ByteTokenizer, Tokenizer, with_end
 from conca.types import BadInput, nearest
 

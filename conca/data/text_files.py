@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import lzma
 import os
-import shutil
 import stat
 import zlib
 from bisect import bisect_right
@@ -18,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from conca.data.made_once import made_once
 from conca.types import BadInput
 
 __all__ = [
@@ -182,20 +182,26 @@ def unpacked(file: TextFile, cache: Path | None) -> TextFile:
     if cache is None:
         raise BadInput(f"{file.path}: a packed file is read from a folder it is unpacked to; name a cache")
     key = hashlib.sha256(repr((file.path.resolve(), file.n_bytes, file.changed)).encode()).hexdigest()[:16]
-    target, partial = cache / f"text-{key}", cache / f"text-{key}.partial"
-    if not target.exists():
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-            with opened(file.path) as inside, partial.open("wb") as outside:
-                shutil.copyfileobj(inside, outside, 1 << 20)
-            partial.replace(target)
-        except BROKEN as error:
-            raise BadInput(
-                f"{file.path}: cannot be unpacked ({error}); fetch it again, or unpack it yourself"
-            ) from None
+
+    def make(folder: Path) -> None:
+        with (folder / "text").open("wb") as outside:
+            for block in unpacked_blocks(file.path):
+                outside.write(block)
+
+    target = made_once(cache, f"unpacked-{key}", make) / "text"
     if not target.stat().st_size:
         raise BadInput(f"{file.path}: there is nothing in it; name one with text in it")
     return TextFile(target, file.name, target.stat().st_size, file.changed)
+
+
+def unpacked_blocks(path: Path, size: int = 1 << 20) -> Iterator[bytes]:
+    """What is in a packed file, in blocks. Raises BadInput if it is damaged."""
+    try:
+        with opened(path) as inside:
+            while block := inside.read(size):
+                yield block
+    except BROKEN as error:
+        raise BadInput(f"{path}: cannot be unpacked ({error}); fetch it again, or unpack it yourself") from None
 
 
 def stamp_of(files: Sequence[TextFile], *, changed: bool = False) -> str:

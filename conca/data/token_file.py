@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,32 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from conca.data.text_files import part_of
 from conca.types import BadInput
 
-__all__ = ["FlatFiles", "TokenFile", "made_once"]
+__all__ = ["FlatFiles", "TokenFile"]
 
 STRIDE = 1 << 16
 """Ids between two marks of how many bytes lie before."""
 LARGEST = np.iinfo(np.uint16).max
-
-
-def made_once(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
-    """The folder `key` within `cache`; if there is none, `make` fills one, which gets this name when it is done.
-
-    What was left by one who was killed is removed first; so a cache belongs to one process at a time. Raises BadInput if
-    nothing can be written there.
-    """
-    target, partial = cache / key, cache / f"{key}.partial"
-    if target.is_dir():
-        return target
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        make(partial)
-        partial.replace(target)
-    except OSError as error:
-        raise BadInput(f"{cache}: cannot be written ({error.strerror or error}); make room, or name another") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return target
 
 
 class FlatFiles:

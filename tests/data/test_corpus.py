@@ -175,8 +175,10 @@ def test_encoding_is_done_once_and_what_a_killed_one_left_is_made_again(tmp_path
     file.write_text(TEXT)
     Corpus.open(file, words, cache)
     (made,) = cache.iterdir()
-    made.rename(cache / f"{made.name}.partial")
-    (cache / f"{made.name}.partial" / "ids.bin").write_bytes(b"half")
+    left = made.rename(cache / f"{made.name}.0123.partial")
+    (left / "ids.bin").write_bytes(b"half")
+    for path in (left, *left.iterdir()):
+        os.utime(path, (1, 1))
     again = Corpus.open(file, words, cache)
     assert np.array_equal(again.read(0, len(again)), words.encode(TEXT))
     assert [path.name for path in cache.iterdir()] == [made.name]
@@ -204,6 +206,26 @@ def test_encoding_is_done_once_and_what_a_killed_one_left_is_made_again(tmp_path
     file.write_text("short")
     with pytest.raises(BadInput, match="shorter"):
         corpus.read(len(corpus) - 3, len(corpus))
+
+
+def test_two_that_encode_the_same_at_once_do_not_meet(tmp_path: Path) -> None:
+    (tmp_path / "text.gz").write_bytes(gzip.compress(TEXT.encode()))
+    cache, words = tmp_path / "cache", WORDS["bytes"]
+    others = []
+
+    def meanwhile(*_: int) -> None:
+        if not others:
+            others.append(None)
+            others[0] = Corpus.open(tmp_path / "text.gz", words, cache)
+
+    one = Corpus.open(tmp_path / "text.gz", words, cache, progress=meanwhile)
+    for corpus in (one, *others):
+        assert np.array_equal(corpus.read(0, len(corpus)), words.encode(TEXT))
+    assert sorted(path.name.partition("-")[0] for path in cache.iterdir()) == ["ids", "unpacked"]
+    (tmp_path / "damaged.gz").write_bytes(gzip.compress(TEXT.encode())[:-9])
+    with pytest.raises(BadInput, match="cannot be unpacked"):
+        Corpus.open(tmp_path / "damaged.gz", words, cache)
+    assert not list(cache.glob("*.partial"))
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch) -> None:
