@@ -5,6 +5,7 @@ Whatever text stands on it is escaped; only what `conca.report.drawing` drew is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,10 +180,14 @@ TEMPLATE = """<!DOCTYPE html>
 """
 
 
+CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+"""Characters that a page must not hold, as names of files may."""
+
+
 def render(page: Page) -> str:
     """The page as HTML."""
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(TEMPLATE).render(page=page, style=STYLE)
+    return CONTROLS.sub("\ufffd", environment.from_string(TEMPLATE).render(page=page, style=STYLE))
 
 
 def write_page(page: Page, path: Path) -> None:

@@ -53,6 +53,12 @@ class Elements(HTMLParser):
             assert self.open.pop() == tag
 
 
+def test_a_page_holds_no_control_characters():
+    text = render(page("red\x1b[31m \x00\x07\x7f name\n"))
+    assert "red\ufffd[31m \ufffd\ufffd\ufffd name\n" in text
+    assert not {code for code in range(32) if chr(code) in text} - {9, 10, 13} and "\x7f" not in text
+
+
 def test_whatever_stands_on_a_page_is_escaped():
     text = render(page())
     elements = Elements(text)
