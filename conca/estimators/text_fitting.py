@@ -26,6 +26,7 @@ from conca.estimators.text_positions import by_position
 from conca.estimators.text_runs import TextRun, write_text_run
 from conca.estimators.training import trainer
 from conca.estimators.workplace import workplace
+from conca.layers.quantised import kind_of
 from conca.models.language import LanguageConfig, LanguageNetwork
 from conca.models.run import check_free
 from conca.train.passages import Passages
@@ -118,6 +119,11 @@ def fit_text(
     if config.lora is not None and start is None:
         raise BadInput(
             "an adapter (lora, --lora) goes beside a network that was trained; say which one goes on (--from)"
+        )
+    if start is not None and kind_of(start.network) is not None:
+        raise BadInput(
+            f"{start.name}: its weights were narrowed to {kind_of(start.network)} (--quantize), and these cannot learn; "
+            "name the one it was made of"
         )
     if out is not None and first():
         check_free(folder_of(out), force, resume)

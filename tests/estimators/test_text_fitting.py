@@ -14,6 +14,7 @@ from conca.estimators.text_config import TextConfig
 from conca.estimators.text_fitting import Start, fit_text
 from conca.estimators.text_memory import estimated
 from conca.estimators.text_runs import read_text_run
+from conca.layers.quantised import narrowed
 from conca.models.language import LanguageConfig, LanguageNetwork
 from conca.train import keeper
 from conca.train.passages import Passages
@@ -145,7 +146,8 @@ def test_memory_is_that_of_what_is_kept():
 
 
 def test_what_cannot_be_used(corpus, tmp_path):
-    network = LanguageNetwork(LanguageConfig(300, 300, "lstm", 8))
+    network, narrow = (LanguageNetwork(LanguageConfig(300, 300, "lstm", 8)) for _ in range(2))
+    narrowed(narrow)
     for words, call in (
         ("lora", lambda: fit_text(corpus, replace(SMALL, lora=2))),
         (
@@ -155,6 +157,10 @@ def test_what_cannot_be_used(corpus, tmp_path):
         (
             "256",
             lambda: fit_text(corpus, SMALL, start=Start(LanguageNetwork(LanguageConfig(50, 50, "lstm", 8)), None, "a")),
+        ),
+        (
+            "int8 .* cannot learn",
+            lambda: fit_text(corpus, SMALL, start=Start(narrow, ByteTokenizer(), "a")),
         ),
         ("nowhere", lambda: fit_text(tmp_path / "nowhere.txt", SMALL)),
         ("lora must be", lambda: TextConfig(lora=0)),
