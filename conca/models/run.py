@@ -256,8 +256,10 @@ def write_whole(path: Path, data: bytes | memoryview | Callable[[BinaryIO], obje
         with suppress(OSError):
             if part is not None:
                 part.unlink()
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, str(path)) from error
+        # torch.save, while it closes a file on a disk that is full, covers the reason by an error of its own
+        cause = error.__context__ if isinstance(error, RuntimeError) else error
+        if isinstance(cause, OSError):
+            raise OSError(cause.errno, cause.strerror, str(path)) from error
         raise
 
 

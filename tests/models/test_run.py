@@ -415,3 +415,23 @@ def test_truncated_or_foreign_files(tmp_path):
         with pytest.raises(BadInput, match="not a whole safetensors file") as error:
             read_tensors(path)
         assert "\n" not in str(error.value)
+
+
+def test_a_full_disk_is_told_as_one_though_torch_covers_it(tmp_path):
+    class Full:
+        def __init__(self, file):
+            self.file = file
+
+        def write(self, data):
+            if self.file.tell() + len(data) > 3000:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return self.file.write(data)
+
+        def flush(self):
+            self.file.flush()
+
+    path = tmp_path / "last.ckpt"
+    with pytest.raises(OSError, match="No space left") as error:
+        write_whole(path, lambda file: torch.save({"a": torch.zeros(5000)}, Full(file)))
+    assert error.value.filename == str(path)
+    assert not list(tmp_path.iterdir())
