@@ -6,6 +6,8 @@ model is kept in int8 here, each row of it is rounded once more, with one scale)
 
 from __future__ import annotations
 
+import mmap
+import struct
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +30,11 @@ DTYPES = {
     "Q8_0": torch.float32,
 }
 """What tensors become; others are not read."""
+SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Bytes of a number, by the number of its type; 8 is a string, 9 an array."""
+STRING, ARRAY = 8, 9
+DEPTH = 8
+"""Arrays in arrays, at most."""
 
 
 def library() -> Any:
@@ -37,6 +44,59 @@ def library() -> Any:
     except ModuleNotFoundError as error:
         line = f'.gguf files need {error.name}, which is not installed: pip install "conca[all]"'
         raise ModuleNotFoundError(line, name=error.name) from error
+
+
+class Header:
+    """Walks over what a GGUF file says before its tensors, so that no count in it is believed that the file is too short for.
+
+    Args:
+        data: the file.
+    """
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self.data, self.at = data, 4
+        self.order = "<" if data[4:6] != b"\0\0" else ">"
+
+    def walk(self) -> None:
+        """Raise ValueError where it says that there is more than there is."""
+        version = self.number("I")
+        if version < 2:
+            raise ValueError(f"version {version}")
+        tensors, fields = self.number("Q"), self.number("Q")
+        for _ in range(fields):
+            self.skip(self.number("Q"))
+            self.value(self.number("I"))
+        for _ in range(tensors):
+            self.skip(self.number("Q"))
+            self.skip(8 * self.number("I") + 12)
+
+    def value(self, kind: int, depth: int = 0) -> None:
+        """Pass over a number, a string or an array."""
+        if kind in SIZES:
+            self.skip(SIZES[kind])
+        elif kind == STRING:
+            self.skip(self.number("Q"))
+        elif kind == ARRAY and depth < DEPTH:
+            inner, count = self.number("I"), self.number("Q")
+            if inner in SIZES:
+                self.skip(count * SIZES[inner])
+                return
+            for _ in range(count):
+                self.value(inner, depth + 1)
+        else:
+            raise ValueError(f"a value of the type {kind}, at byte {self.at}")
+
+    def number(self, form: str) -> int:
+        """The next number: I has 4 bytes, Q 8."""
+        begin = self.at
+        self.skip(struct.calcsize(form))
+        return int(struct.unpack_from(self.order + form, self.data, begin)[0])
+
+    def skip(self, count: int) -> None:
+        """Pass over some bytes."""
+        if count > len(self.data) - self.at:
+            raise ValueError(f"at byte {self.at} it says that {count} more follow; it has {len(self.data)}")
+        self.at += count
 
 
 class GGUFFile:
@@ -59,6 +119,8 @@ class GGUFFile:
         if magic != b"GGUF":
             raise BadInput(f"{path}: not a GGUF file; it begins with {magic!r}")
         try:
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                Header(data).walk()
             reader = library().GGUFReader(path)
         except (ValueError, IndexError, KeyError, OverflowError, OSError, MemoryError) as error:
             line = " ".join(str(error).split())

@@ -100,6 +100,14 @@ def architecture(file: GGUFFile) -> str:
     return str(kind)
 
 
+def wanted(kind: str, layers: int) -> Iterator[tuple[str, str]]:
+    """The tensors of an architecture, by their names there and in transformers."""
+    yield from ENDS.items()
+    for i in range(layers):
+        for ours, theirs in LAYERS[kind].items():
+            yield f"blk.{i}.{ours}", f"backbone.layers.{i}.{theirs}"
+
+
 class GGUFTensors:
     """The tensors of a GGUF file in the names and layouts of transformers; see `conca.models.tensor_files.Tensors`.
 
@@ -113,13 +121,11 @@ class GGUFTensors:
     def __init__(self, file: GGUFFile) -> None:
         kind = architecture(file)
         self.file, self.kind = file, kind
-        there, layers = file.names(), file.whole(f"{kind}.block_count")
-        known = dict(ENDS)
-        for i in range(layers):
-            known |= {f"blk.{i}.{ours}": f"backbone.layers.{i}.{theirs}" for ours, theirs in LAYERS[kind].items()}
-        for name in known:
-            if name not in there and name not in ("output.weight",):
+        there, known = dict.fromkeys(file.names()), dict[str, str]()
+        for name, theirs in wanted(kind, file.whole(f"{kind}.block_count")):
+            if name not in there and name != "output.weight":  # at the first: a count of layers may be anything
                 raise BadInput(f"{file.path}: the tensor '{name}' is missing; the file is not whole")
+            known[name] = theirs
         self.places = {known.get(name, name): name for name in there}
 
     def names(self) -> list[str]:

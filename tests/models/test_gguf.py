@@ -1,6 +1,7 @@
 """GGUF files: written here with the package `gguf` from our own networks, read back, and refused where they are damaged."""
 
 import json
+import struct
 
 import numpy as np
 import pytest
@@ -153,6 +154,45 @@ def test_what_is_missing_or_damaged_is_named(tmp_path):
             read_gguf(path)
     with pytest.raises(BadInput, match="cannot be read"):
         read_gguf(tmp_path / "nowhere.gguf")
+
+
+def header(*fields, tensors=b"", n_tensors=0, n_fields=None):
+    """The bytes of a GGUF file without tensors."""
+    counts = struct.pack("<IQQ", 3, n_tensors, len(fields) if n_fields is None else n_fields)
+    return b"GGUF" + counts + b"".join(fields) + tensors + bytes(2000)
+
+
+def field(key, kind, data):
+    return struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", kind) + data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        header(field("x", 9, struct.pack("<IQ", 0, 2**60))),  # numbers of no end
+        header(field("x", 9, struct.pack("<IQ", 8, 2**60))),  # texts
+        header(field("x", 9, struct.pack("<IQ", 9, 2**63))),  # arrays
+        header(field("x", 9, struct.pack("<IQ", 9, 1) * 5000)),  # arrays in arrays
+        header(field("x", 8, struct.pack("<Q", 2**64 - 1))),
+        header(field("x", 77, b"")),
+        header(n_fields=2**62),
+        header(n_tensors=2**62),
+        header(tensors=struct.pack("<QI", 0, 2**31), n_tensors=1),
+    ],
+)
+def test_counts_that_the_file_is_too_short_for_are_not_believed(data, tmp_path):
+    path = tmp_path / "a.gguf"
+    path.write_bytes(data)
+    with pytest.raises(BadInput, match="not a whole GGUF file"):
+        GGUFFile(path)
+
+
+def test_layers_without_end_are_not_looked_for(tmp_path):
+    path = write(
+        tmp_path / "a.gguf", network("mamba2"), also=lambda out: replaced(out, "mamba2.block_count", 2**32 - 1)
+    )
+    with pytest.raises(BadInput, match=r"the tensor 'blk.2.attn_norm.weight' is missing"):
+        read_gguf(path)
 
 
 def replaced(out, key, value):
