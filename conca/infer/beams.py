@@ -18,7 +18,7 @@ from torch import Tensor
 
 from conca.infer.past import Past, marked
 from conca.infer.reading import Stepping, Words, quiet, read, started, stepping
-from conca.infer.sampling import Sampling, processed
+from conca.infer.sampling import BROKEN, Sampling, processed
 from conca.infer.stopping import Tokens, plain
 from conca.infer.written import Generation, Rate, Reason, Written
 from conca.models.language import LanguageNetwork
@@ -60,6 +60,8 @@ class Search:
         sums = (self.sums[:, None] + chances).flatten()
         count = max(2, 1 + len(some.eos)) * some.num_beams
         best = sums.topk(min(count, len(sums)))
+        if bool(best.values.isnan().any()):
+            raise BadInput(BROKEN)
         rows, words = best.indices // chances.shape[1], best.indices % chances.shape[1]
         found = zip(rows.tolist(), words.tolist(), best.values.tolist())
         return [candidate for candidate in found if candidate[2] > -torch.inf]

@@ -9,8 +9,9 @@ and the place in its text, so that what it says does not hang on the rows beside
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import torch
@@ -34,6 +35,9 @@ FOREIGN = {
     "cache_params": "write(past=...)", "past": "write(past=...)",
 }  # fmt: skip
 """What others call options of writing, and what they are here."""
+BROKEN = "the network gives logits that are not finite; its weights or its input are broken"
+WORDS = 2**31
+"""No table has so many words."""
 HIDDEN_TOP_K = 50
 """What published models that draw mean where their config is silent about top_k."""
 
@@ -86,16 +90,16 @@ class Sampling:
         for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
             if isinstance(getattr(self, name), str):
                 raise BadInput(f"{name} must be a number, not {getattr(self, name)!r}")
-        _within("temperature", self.temperature, self.temperature >= 0, "0 or more")
-        _within("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1")
-        _within("min_p", self.min_p or 0.0, 0 <= (self.min_p or 0.0) <= 1, "from 0 to 1")
-        _within("repetition_penalty", self.repetition_penalty, self.repetition_penalty > 0, "above 0")
-        _within("length_penalty", self.length_penalty, True, "a number")
+        _within("temperature", self.temperature, lambda value: value >= 0, "0 or more")
+        _within("top_p", self.top_p, lambda value: 0 < value <= 1, "above 0 and at most 1")
+        _within("min_p", self.min_p or 0.0, lambda value: 0 <= value <= 1, "from 0 to 1")
+        _within("repetition_penalty", self.repetition_penalty, lambda value: value > 0, "above 0")
+        _within("length_penalty", self.length_penalty, lambda value: True, "a number")
         if self.early_stopping not in (True, False, "never"):
             raise BadInput(f"early_stopping must be true, false or 'never', not {self.early_stopping!r}")
         if any(not isinstance(text, str) or not text for text in self.stop):
-            raise BadInput("a stop string is empty; leave it out, or say where to stop")
-        if any(isinstance(word, bool) or not isinstance(word, int) or word < 0 for word in self.eos):
+            raise BadInput(f"a stop string is empty, or no text; leave it out, or say where to stop: {self.stop!r}")
+        if any(isinstance(word, bool) or not isinstance(word, int) or not 0 <= word < WORDS for word in self.eos):
             raise BadInput(f"eos must be words (whole numbers from 0 on), not {self.eos!r}")
         if self.num_beams > 1 and not self.greedy:
             raise BadInput(
@@ -140,16 +144,22 @@ class Sampling:
         found |= given
         for name in ("eos", "stop"):
             value = found.get(name, ())
-            found[name] = (value,) if isinstance(value, int | str) else tuple(value)
+            several = value if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+            found[name] = tuple(map(as_python, several))
         for name in ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty"):
-            if isinstance(found.get(name), int):
+            if name in found and type(found[name]) is not bool and isinstance(found[name], Real):
                 found[name] = float(found[name])
         return cls(**found)
 
 
-def _within(name: str, value: float, right: bool, wanted: str) -> None:
-    """Raise BadInput unless the number is finite and right."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not right:
+def as_python(value: Any) -> Any:
+    """A whole number of NumPy as one of Python; anything else as it is."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+
+
+def _within(name: str, value: float, right: Callable[[float], bool], wanted: str) -> None:
+    """Raise BadInput unless it is a number, finite and right."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not right(value):
         raise BadInput(f"{name} must be {wanted}, not {value!r}")
 
 
@@ -246,7 +256,7 @@ def choose(logits: Tensor, sampling: Sampling, draws: Draws | None) -> Tensor:
         BadInput: where logits are not numbers.
     """
     if not bool(logits.amax(-1).isfinite().all()):
-        raise BadInput("the network gives logits that are not finite; its weights or its input are broken")
+        raise BadInput(BROKEN)
     if sampling.greedy or draws is None:
         return logits.argmax(-1)
     mass = logits.to(torch.float64).softmax(-1).cumsum(-1)

@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 
 from conca.infer.past import Past
 from conca.infer.reading import quiet, read, stepping
+from conca.infer.sampling import BROKEN
 from conca.layers.options import whole
 from conca.models.language import LanguageNetwork
 from conca.types import BadInput
@@ -145,7 +146,7 @@ def score(
         bos: a word that stands before each text, and is not scored.
 
     Raises:
-        BadInput: for no words, words that the network does not have, and several pasts.
+        BadInput: for no words, words that the network does not have, several pasts, and a network that gives no numbers.
     """
     if not whole(block):
         raise BadInput(f"block must be a whole number from 1 on, not {block!r}")
@@ -233,6 +234,8 @@ class Scorer:
             loglik[:1] = -self.network.loss(self.h, words[:1], reduction="none")
         if len(words) > 1:
             loglik[1:] = -self.network.loss(h[0, :-1], words[1:], reduction="none")
+        if bool(loglik[int(self.logits is None and self.h is None) :].isnan().any()):
+            raise BadInput(BROKEN)
         if starts is not None:
             loglik[starts] = math.nan
         self.logits, self.h = None, h[0, -1:].clone()

@@ -10,6 +10,7 @@ from conca.infer.beams import beam_search
 from conca.infer.generating import generate
 from conca.infer.sampling import Sampling
 from conca.models.language import LanguageConfig, LanguageNetwork
+from conca.types import BadInput
 
 
 def network(
@@ -33,6 +34,14 @@ def test_enough_beams_find_the_best_of_all_texts():
     assert [tuple(row.ids.tolist()) for row in got.rows] == all_texts[:7]
     for row in got.rows:
         assert row.score == pytest.approx(float(loglik(net, prompt, row.ids.tolist()).sum()))
+
+
+def test_a_broken_network_is_named():
+    net = network(6, 5)
+    with torch.no_grad():
+        net.norm.weight.fill_(float("nan"))
+    with pytest.raises(BadInput, match="not finite"):
+        beam_search(net, [3, 1], Sampling(max_new_tokens=3, num_beams=2))
 
 
 def searched_again(net, prompt, beams, count):

@@ -1,5 +1,6 @@
 """Sampling: the logits of transformers, draws that follow the distribution, options from a file."""
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -94,6 +95,8 @@ def test_a_generation_config_says_how():
     )
     assert not Sampling.from_generation_config({}, temperature=0.7).greedy
     assert Sampling.from_generation_config({}, temperature=0.7).top_k is None
+    found = Sampling.from_generation_config({}, temperature=np.float32(0.5), eos=np.int64(3), stop="ab")
+    assert (found.temperature, found.eos, found.stop) == (0.5, (3,), ("ab",))
 
 
 def test_options_that_are_refused():
@@ -101,6 +104,7 @@ def test_options_that_are_refused():
         "max_new_tokens must be a whole number from 1 on, not 0": {"max_new_tokens": 0},
         "temperature must be 0 or more, not -1": {"temperature": -1},
         "temperature must be a number, not 'hot'": {"temperature": "hot"},
+        "top_p must be above 0 and at most 1, not None": {"top_p": None},
         "temperature must be 0 or more, not nan": {"temperature": float("nan")},
         "top_k must be a whole number from 1 on, or 0 for all words, not -2": {"top_k": -2},
         "top_p must be above 0 and at most 1, not 0": {"top_p": 0},
@@ -109,6 +113,7 @@ def test_options_that_are_refused():
         "repetition_penalty must be above 0": {"repetition_penalty": 0.0},
         "a stop string is empty": {"stop": ("",)},
         "eos must be words": {"eos": ("x",)},
+        "eos must be words .* not .1000": {"eos": (10**30,)},
         "seed must be": {"seed": -1},
         "num_beams must be": {"num_beams": 0},
         "early_stopping must be": {"early_stopping": "always"},
@@ -117,6 +122,8 @@ def test_options_that_are_refused():
     }.items():
         with pytest.raises(BadInput, match=match):
             Sampling(**options)
+    with pytest.raises(BadInput, match="eos must be words"):
+        Sampling.from_generation_config({"eos_token_id": 1.5})
     with pytest.raises(BadInput, match="unknown option 'temp'"):
         Sampling.from_generation_config({}, temp=1)
     for theirs, ours in {

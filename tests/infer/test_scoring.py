@@ -141,3 +141,11 @@ def test_what_it_refuses(net):
             score(net, source, **options)
     with pytest.raises(BadInput, match="word 3: 14 is not among the 14 of the network"):
         list(score(net, [1, 2, 3, 14], block=3))
+
+
+def test_a_broken_network_is_not_taken_for_a_perfect_one(net):
+    with torch.no_grad():
+        net.norm.weight.fill_(float("nan"))
+    for ids in ([1, 2], [3] * 9):
+        with pytest.raises(BadInput, match="not finite"):
+            list(score(net, ids, block=4))
