@@ -133,8 +133,13 @@ def marked(seen: Tensor, words: Sequence[Tensor]) -> Tensor:
 
 
 def mark_of(network: LanguageNetwork) -> int:
-    """A number of the network's shape, by which its states are known again."""
-    return zlib.crc32(json.dumps(network.config.as_dict(), sort_keys=True).encode())
+    """A number by which the states of a network are known again: of its shape, and of its last norm.
+
+    The norm is looked at in bfloat16: a model that was narrowed goes on where the stored one ended, and the reverse.
+    """
+    shape = json.dumps(network.config.as_dict(), sort_keys=True).encode()
+    norm = network.norm.weight.detach().to("cpu", torch.bfloat16).contiguous()
+    return zlib.crc32(norm.view(torch.uint8).numpy().tobytes(), zlib.crc32(shape))
 
 
 def joined(parts: Sequence[States]) -> States:

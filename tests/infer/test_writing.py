@@ -1,6 +1,7 @@
 """Writing: alone and in a batch, in one piece and in several, as transformers writes, and exactly what was kept."""
 
 import codecs
+import copy
 
 import numpy as np
 import pytest
@@ -72,6 +73,14 @@ class Pairs(Bytes):
         return Stream()
 
 
+def retrained(net):
+    """Another network of the same shape."""
+    made = copy.deepcopy(net)
+    with torch.no_grad():
+        made.norm.weight.mul_(1.1)
+    return made
+
+
 def network(layers=LAYERS, n_words=14, vocab=12, d_model=8, **options):
     torch.manual_seed(1)
     made = LanguageNetwork(LanguageConfig(n_words, vocab, layers, d_model, std=1.0, **options)).eval()
@@ -141,6 +150,8 @@ def test_going_on_is_one_longer_run(drawn, tmp_path):
     assert [row.ids.tolist() for row in split.rows] == [row.ids.tolist() for row in want.rows]
     with pytest.raises(BadInput, match="another model"):
         Past.load(tmp_path / "state", network(eps=1e-3))
+    with pytest.raises(BadInput, match="another model"):
+        Past.load(tmp_path / "state", retrained(net))
     (tmp_path / "state").write_bytes(b"no")
     with pytest.raises(BadInput, match="not a readable state"):
         Past.load(tmp_path / "state", net)
