@@ -113,15 +113,29 @@ class Past:
 
     @classmethod
     def grown(cls, tree: State, path: str | Path, network: LanguageNetwork) -> Past:
-        """From the tensors of `tree`, read from a file. Raises BadInput if they are of another network."""
+        """From the tensors of `tree`, read from a file. Raises BadInput if they are of another network, or do not fit together."""
         state, logits, tail, lengths, seen, read, written, mark = tree
         if not isinstance(mark, Tensor) or mark.numel() < 1 or bool((mark != mark_of(network)).any()):
             raise BadInput(f"{path}: holds the state of another model; give the model that wrote it")
         assert isinstance(tail, Tensor) and isinstance(lengths, Tensor) and isinstance(state, tuple)
         assert isinstance(logits, Tensor) and isinstance(seen, Tensor)
         assert isinstance(read, Tensor) and isinstance(written, Tensor)
+        vectors = lengths, read, written, mark
+        fit = fits(tree, network) and tail.ndim == 2 and all(vector.ndim == 1 for vector in vectors)
+        own = len(mark), network.config.n_words
+        if not fit or logits.shape != own or seen.shape != own or seen.dtype != torch.bool:
+            raise BadInput(f"{path}: its tensors do not fit together; the file is damaged")
         rows = tuple(row[:length].clone() for row, length in zip(tail, lengths.tolist()))
         return cls(state, logits, rows, seen, read, written)
+
+
+def fits(tree: State, network: LanguageNetwork) -> bool:
+    """Whether the tensors of a past have the same rows, and its state has the types and the sizes of the network's."""
+    found = tree[0]
+    pairs = [*zip(states.leaves(found), states.leaves(network.init_state(1)), strict=True)]
+    alike = all(a.dim() == b.dim() and a.is_floating_point() == b.is_floating_point() for a, b in pairs)
+    sized = not network.bounded or all(a.shape[1:] == b.shape[1:] for a, b in pairs)
+    return alike and sized and len({leaf.shape[:1] for leaf in states.leaves(tree)}) == 1
 
 
 def marked(seen: Tensor, words: Sequence[Tensor]) -> Tensor:

@@ -99,8 +99,14 @@ def _padded(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def save(state: State, path: str | Path) -> None:
-    """Write a state to `path` as safetensors, whole or not at all."""
-    path = Path(path)
+    """Write a state to `path` as safetensors, whole or not at all; a link stays one.
+
+    Raises:
+        BadInput: if the name is that of a folder, or of nothing in a folder that is there.
+    """
+    shown, path = path, Path(path).resolve()
+    if path.is_dir() or not path.parent.is_dir():
+        raise BadInput(f"{shown}: cannot be written; name a file in a folder that is there")
     named = {name: leaf.detach().contiguous().clone() for name, leaf in _named(state)}
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     os.close(handle)

@@ -6,6 +6,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 from conca.infer import generating, reading
@@ -136,7 +137,12 @@ def test_going_on_is_one_longer_run(drawn, tmp_path):
     options = {"do_sample": drawn, "seed": 2, "repetition_penalty": 1.2}
     want = generate(net, PROMPTS, Sampling(max_new_tokens=10, **options))
     past = generate(net, PROMPTS, Sampling(max_new_tokens=4, **options)).past
+    (tmp_path / "state").symlink_to(tmp_path / "kept")
     past.save(tmp_path / "state", net)
+    assert (tmp_path / "state").is_symlink()
+    for place in (tmp_path, tmp_path / "no" / "folder"):
+        with pytest.raises(BadInput, match="cannot be written"):
+            past.save(place, net)
     loaded = Past.load(tmp_path / "state", net)
     for a, b in zip(leaves(past.tree(net)), leaves(loaded.tree(net)), strict=True):
         assert torch.equal(a, b)
@@ -152,6 +158,12 @@ def test_going_on_is_one_longer_run(drawn, tmp_path):
         Past.load(tmp_path / "state", network(eps=1e-3))
     with pytest.raises(BadInput, match="another model"):
         Past.load(tmp_path / "state", retrained(net))
+    whole = load_file(tmp_path / "state")
+    for name, value in whole.items():
+        for broken in (value[:1], value[..., None], value[None]):
+            save_file(whole | {name: broken.contiguous()}, tmp_path / "broken")
+            with pytest.raises(BadInput, match=r"do not fit together|another model"):
+                Past.load(tmp_path / "broken", net)
     (tmp_path / "state").write_bytes(b"no")
     with pytest.raises(BadInput, match="not a readable state"):
         Past.load(tmp_path / "state", net)
