@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +26,7 @@ from conca.cli.language import (
     TopK,
     TopP,
     Words,
+    check_save,
     opened,
     saved,
 )  # fmt: skip
@@ -90,6 +92,7 @@ def generate(
     if (prompt or []).count("-") > 1:
         raise BadInput("-p -: stdin can be read once; name the other prompts")
     check_prompts(prompts, state)
+    check_save(save, quantize)
     options = given(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, num_beams=beams,
         repetition_penalty=repetition_penalty, seed=seed, stop=None if stop is None else tuple(stop),
@@ -117,7 +120,7 @@ def check_prompts(prompts: list[str], state: Path | None) -> None:
         raise BadInput('-p is missing: give a prompt, such as -p "Once upon a time", or - to read it from stdin')
     if not begun and not all(prompts):
         raise BadInput("-p: the prompt is empty; give at least one character to go on from")
-    if state is not None and (state.is_dir() or not state.parent.is_dir()):
+    if state is not None and (state.is_dir() or not os.access(state.parent, os.W_OK)):
         raise BadInput(f"{state}: cannot be written; name a file in a folder that is there")
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ID", "MinP", "Penalty", "Quantize", "Quiet", "Revision", "Save", "Seed", "Stop", "Temperature", "Tokenizer", "TopK", "TopP",
-    "Words", "opened", "saved",
+    "Words", "check_save", "opened", "saved",
 ]  # fmt: skip
 
 ID: TypeAlias = Annotated[
@@ -97,12 +97,18 @@ def warm(model: LanguageModel) -> None:
     generate(model, torch.zeros(1, 2, dtype=torch.int64), Sampling(max_new_tokens=2))
 
 
-def saved(model: LanguageModel, save: Path | None, quantize: str | None, quiet: bool) -> None:
-    """Keep a narrowed model, and say how large it is. Raises BadInput where nothing was narrowed."""
-    from conca.models.costs import bytes_of
-
+def check_save(save: Path | None, quantize: str | None) -> None:
+    """Raise BadInput, before anything is read, where nothing is narrowed, or the folder is there."""
     if save is not None and quantize is None:
         raise BadInput("--save keeps a narrowed model; say how with --quantize int8")
+    if save is not None and (save.exists() or save.is_symlink()):
+        raise BadInput(f"--save: {save} exists; name another folder")
+
+
+def saved(model: LanguageModel, save: Path | None, quantize: str | None, quiet: bool) -> None:
+    """Keep a narrowed model, and say how large it is."""
+    from conca.models.costs import bytes_of
+
     if quantize is not None and not quiet:
         size = bytes_of(model)
         whole = sum(p.numel() for p in model.state_dict().values()) * 4

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TextIO
 
-from conca.cli.language import opened, saved
+from conca.cli.language import check_save, opened, saved
 from conca.cli.screen import notice, progress_bar
 from conca.types import BadInput
 
@@ -46,6 +46,7 @@ def score_text(
 
     from conca.cli.output import check_free
 
+    check_save(save, quantize)
     if words is not None:
         check_free(words, force)
     rows: dict[str, dict[str, float]] = {}

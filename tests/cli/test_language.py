@@ -126,6 +126,7 @@ def test_a_talk_is_one_state_and_can_be_taken_back(say: Say, kept: Path, monkeyp
         (["-p", "a", "--temperature", -1], "temperature must be"),
         (["-p", "a", "--samples", 0], "--samples must be at least 1"),
         (["-p", "a", "--save", "there"], "--quantize int8"),
+        (["-p", "a", "--quantize", "int8", "--save", "."], "exists; name another folder"),
         (["-p", "a", "--quantize", "int4"], "int8"),
         (["-p", "a", "--tokenizer", "nowhere.json"], "nowhere.json"),
         (["-p", "a", "--state", "no/such/folder"], "in a folder that is there"),
