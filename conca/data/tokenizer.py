@@ -254,7 +254,10 @@ def read_tokenizer(place: str | Path) -> Tokenizer:
     if not file.is_file():
         said = settings(folder / "tokenizer_config.json")
         if said.get("tokenizer_class") == BYTES:
-            return ByteTokenizer(said.get("eos_token_id"))
+            eos = said.get("eos_token_id")
+            if eos is not None and (type(eos) is not int or not 0 <= eos < 256):
+                raise BadInput(f"{folder / 'tokenizer_config.json'}: eos_token_id must be a byte, not {eos!r}")
+            return ByteTokenizer(eos)
         old = [folder / name for name in SLOW if (folder / name).is_file()]
         raise BadInput(unconverted(old[0]) if old else f"{folder}: holds no tokenizer.json; name a folder with one")
     return from_file(file)
@@ -283,7 +286,9 @@ def from_file(file: Path) -> FileTokenizer:
         opening = (bos, *rest) if said["add_bos_token"] else rest
     template = said.get("chat_template")
     if isinstance(template, list):
-        template = {entry.get("name"): entry.get("template") for entry in template}.get("default")
+        named = [entry for entry in template if isinstance(entry, dict)]
+        template = next((entry.get("template") for entry in named if entry.get("name") == "default"), None)
+    template = template if isinstance(template, str) else None
     if "chat_template.jinja" in beside:
         template = decoded(beside["chat_template.jinja"], str(file.parent / "chat_template.jinja"))
     return FileTokenizer(inner, file.name, **marks, opening=opening, chat_template=template, files=beside)
@@ -312,7 +317,7 @@ def end_of(folder: Path, inner: tokenizers.Tokenizer, word: str) -> int | None:
     for name in ("generation_config.json", "config.json"):
         number = settings(folder / name).get(f"{word}_token_id")
         number = number[0] if isinstance(number, list) and number else number
-        if isinstance(number, int) and inner.id_to_token(number) is not None:
+        if type(number) is int and 0 <= number < 2**31 and inner.id_to_token(number) is not None:
             return number
     return None
 

@@ -72,7 +72,9 @@ def read_pretrained(
         if (place / "generation_config.json").is_file():
             said = read_json(place / "generation_config.json")
             generation = {
-                name: value for name, value in said.items() if name[0] != "_" and name != "transformers_version"
+                name: value
+                for name, value in said.items()
+                if not name.startswith("_") and name != "transformers_version"
             }
         else:
             generation = {name: config[name] for name in WORDS if config.get(name) is not None}

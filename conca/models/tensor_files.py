@@ -89,8 +89,10 @@ class PickleFile:
                 line = "it holds code or objects beside tensors, which is never run"
                 raise BadInput(f"{path}: {line}; ask for the checkpoint as safetensors") from None
             raise BadInput(f"{path}: not a whole file of torch.save ({line_of(error)}); download it again") from None
-        if not isinstance(found, Mapping) or not all(isinstance(t, Tensor) for t in found.values()):
-            raise BadInput(f"{path}: is no table of tensors by name; ask for the checkpoint as safetensors")
+        if not isinstance(found, Mapping) or not all(isinstance(n, str) and plain(t) for n, t in found.items()):
+            raise BadInput(
+                f"{path}: is no table of tensors by name, dense and with all their numbers; ask for the checkpoint as safetensors"
+            )
         self.tensors: dict[str, Tensor] = dict(found)
         self.sizes = {name: (tuple(t.shape), t.dtype) for name, t in self.tensors.items()}
 
@@ -106,6 +108,16 @@ class PickleFile:
     def tensor(self, name: str) -> Tensor:
         """The numbers of a tensor."""
         return self.tensors[name].detach().clone(memory_format=torch.contiguous_format)
+
+
+def plain(value: object) -> bool:
+    """Whether it is a tensor with all its numbers in memory: not sparse, not quantised, not without memory."""
+    return (
+        isinstance(value, Tensor)
+        and value.layout == torch.strided
+        and value.device.type == "cpu"
+        and not value.is_quantized
+    )
 
 
 class TensorFiles:

@@ -111,6 +111,16 @@ def test_a_tokenizer_is_told_by_the_files_beside_it_and_written_back(tmp_path: P
     assert (read_tokenizer(copy).chat_template, read_tokenizer(copy).opening) == ("newer", ())
 
 
+@pytest.mark.parametrize("template", [5, [5], {"a": 1}, [{"name": "default"}]])
+@pytest.mark.parametrize("number", [10**30, -3, 1.5, True, "x", [[1]]])
+def test_ends_and_templates_that_are_none_are_passed_over(tmp_path: Path, number: object, template: object) -> None:
+    fallen_back(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": number}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    tokenizer = read_tokenizer(tmp_path)
+    assert (tokenizer.eos, tokenizer.chat_template) == (None, None)
+
+
 def test_bytes_are_written_into_a_folder_with_their_end(tmp_path: Path) -> None:
     for tokenizer in (ByteTokenizer(), with_end(ByteTokenizer())):
         tokenizer.write(tmp_path)
@@ -124,6 +134,11 @@ def test_bytes_are_written_into_a_folder_with_their_end(tmp_path: Path) -> None:
     assert read.encode("caff\udce8").tolist() == list(b"caff\xe8"), "an argument of a command line that was no UTF-8"
     with pytest.raises(ValueError, match="256"):
         read.decode([256])
+    for eos in (300, "x", True):
+        said = {"tokenizer_class": "conca.ByteTokenizer", "eos_token_id": eos}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+        with pytest.raises(BadInput, match="eos_token_id must be a byte"):
+            read_tokenizer(tmp_path)
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:

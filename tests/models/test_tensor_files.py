@@ -104,7 +104,17 @@ def test_a_pickle_with_code_is_refused_and_not_run(new, tmp_path, capsys):
     assert "a pickle ran" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("thing", [[1, 2], {"model": {"a": torch.zeros(1)}}, {"a": 3}])
+@pytest.mark.parametrize(
+    "thing",
+    [
+        [1, 2],
+        {"model": {"a": torch.zeros(1)}},
+        {"a": 3},
+        {5: torch.zeros(1)},
+        {"a": torch.eye(2).to_sparse()},
+        {"a": torch.zeros(1, device="meta")},
+    ],
+)
 def test_a_pickle_of_something_else(thing, tmp_path):
     torch.save(thing, tmp_path / "pytorch_model.bin")
     with pytest.raises(BadInput, match="is no table of tensors by name"):
