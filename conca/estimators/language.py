@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from conca.data.tokenizer import FileTokenizer, Tokenizer, check_vocab, read_tokenizer
+from conca.data.decoding import encoded
+from conca.data.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer, check_vocab, read_tokenizer
 from conca.estimators.kinds import is_run
 from conca.estimators.published_tokenizer import tokenizer_of
 from conca.infer.generating import Generation, generate, prompts_of
@@ -120,10 +121,11 @@ class LanguageModel(LanguageNetwork):
                 raise BadInput(f"{place}: {name!r} belongs to published weights, and this is a run; leave it out")
             return cls._of_run(Path(place), given, dtype, quantize)
         path = located(place, revision)
-        if path.suffix == ".gguf":
-            found, own = _of_gguf(path, dtype, quantize, options)
-        else:
-            found, own = read_pretrained(path, dtype=dtype, quantize=quantize, options=options), None
+        with torch.inference_mode(False):  # wherever it is loaded, it can be trained
+            if path.suffix == ".gguf":
+                found, own = _of_gguf(path, dtype, quantize, options)
+            else:
+                found, own = read_pretrained(path, dtype=dtype, quantize=quantize, options=options), None
         lines = list(found.notices)
         words = given or own or tokenizer_of(path, found, lines)
         return cls.around(found.network, words, generation=found.generation, family=found.family, notices=lines)
@@ -257,9 +259,16 @@ class LanguageModel(LanguageNetwork):
         words, tally = self.encoded(text, opening=False), Tally()
         for part in score(self, words, bos=self.opening):
             tally.add(part)
-        whole = len(text.encode() if isinstance(text, str) else text)
-        tally.bytes = whole if self.opening is not None else whole - len(self.decoded(words[:1]).encode())
+        whole = len(encoded(text) if isinstance(text, str) else text)
+        tally.bytes = whole if self.opening is not None else whole - self._first(text)
         return tally
+
+    def _first(self, text: str | bytes) -> int:
+        """Bytes that the first word of a text stands for; it may be a part of a character."""
+        if self.tokenizer is None or isinstance(self.tokenizer, ByteTokenizer):
+            return 1
+        found = self.tokenizer.measured(text.decode() if isinstance(text, bytes) else text)
+        return 0 if found is None else int(found[1][0])
 
     def decoded(self, ids: Sequence[int] | NDArray[Any] | Tensor) -> str:
         """The text of words. Raises BadInput where there is no tokenizer."""
@@ -289,9 +298,9 @@ def _check_loading(place: str | Path, dtype: object, options: Mapping[str, Any])
 
 
 def ends_of(generation: Mapping[str, Any]) -> tuple[int, ...]:
-    """The words that end a text, by a generation_config.json."""
+    """The words that end a text, by a generation_config.json; what are no words are passed over."""
     found = generation.get("eos_token_id")
-    return tuple(found) if isinstance(found, list | tuple) else () if found is None else (int(found),)
+    return tuple(word for word in (found if isinstance(found, list | tuple) else [found]) if type(word) is int)
 
 
 def _of_gguf(

@@ -154,7 +154,8 @@ class Sampling:
 
 def as_python(value: Any) -> Any:
     """A whole number of NumPy as one of Python; anything else as it is."""
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+    whole_number = type(value) is not bool and isinstance(value, Integral)
+    return int(value) if whole_number else value
 
 
 def _within(name: str, value: float, right: Callable[[float], bool], wanted: str) -> None:

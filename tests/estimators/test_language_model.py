@@ -76,6 +76,8 @@ def test_a_score_counts_the_bytes_that_are_foretold():
     found = ours.score(text)
     assert (found.words, found.bytes) == (11, 11)
     assert found.nats == pytest.approx(nats, rel=1e-5)
+    texts = "éab", "é", b"\xff\xfeab", "\udcffab"  # the first word may be part of a character
+    assert [ours.score(text).bytes for text in texts] == [3, 1, 3, 2]
 
 
 def test_what_does_not_fit_is_refused():
@@ -126,3 +128,10 @@ def test_what_others_say_when_they_load_is_answered(tmp_path):
             conca.load(place, dtype="auto")
     with pytest.raises(BadInput, match="'revision' belongs to published weights"):
         conca.load(tmp_path / "run", revision="main")
+
+
+def test_what_is_loaded_in_inference_mode_can_be_trained(tmp_path):
+    model(family="mamba2").save_pretrained(tmp_path / "mine")
+    with torch.inference_mode():
+        loaded = conca.load(tmp_path / "mine")
+    assert not any(tensor.is_inference() for tensor in loaded.state_dict().values())
