@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["score_text"]
 
+WINDOW = 1024
+"""Words of a window, where a model does not say."""
 COLUMNS = "position", "id", "text", "log_likelihood"
 
 
@@ -60,6 +62,8 @@ def score_text(
             text = read(data, model, Path(folder))
             with table_at(words if kind == quantize else None) as table:
                 rows[kind or "as stored"] = judged(model, text, table, quiet)
+            if kind == quantize and not quiet:
+                told(model, text)
             del model
     found = pd.DataFrame.from_dict(rows, orient="index")
     found.index.name = "weights"
@@ -107,7 +111,8 @@ def begun(file: TextIO) -> Any:
 
 def judged(model: LanguageModel, text: Corpus | Rows, table: Any, quiet: bool) -> dict[str, float]:
     """What a text costs, block by block, in memory that does not grow with it."""
-    from conca.infer.scoring import Tally, score
+    from conca.estimators.text_judging import scored
+    from conca.infer.scoring import Tally
     from conca.models.costs import bytes_of
 
     tokenizer, tally = model.tokenizer, Tally()
@@ -115,7 +120,7 @@ def judged(model: LanguageModel, text: Corpus | Rows, table: Any, quiet: bool) -
     start = perf_counter()
     with progress_bar(quiet) as bar:
         task = bar.add_task("words", total=len(text))
-        for part in score(model, text, bos=model.opening):
+        for part in scored(model, text, range(len(text)), window(model), model.opening):
             end = part.begin + len(part.ids)
             tally.add(part, text.sizes(part.begin, end))
             bar.update(task, completed=end)
@@ -133,3 +138,21 @@ def judged(model: LanguageModel, text: Corpus | Rows, table: Any, quiet: bool) -
         "words a second": tally.words / (perf_counter() - start),
         "MiB": bytes_of(model) / 2**20,
     }
+
+
+def window(model: LanguageModel) -> int:
+    """Words of the windows in which a model is judged whose state grows: those of its training, where they are known."""
+    config = None if model.run is None else model.run.config
+    return WINDOW if config is None else config.length
+
+
+def told(model: LanguageModel, text: Corpus | Rows) -> None:
+    """Say what figures do not say."""
+    from conca.estimators.text_judging import losses
+
+    for line in losses(text, range(len(text))):
+        notice(line)
+    if not model.bounded:
+        notice(
+            f"the state of this model grows, so it reads windows of {window(model)} tokens, each half a window after the last"
+        )

@@ -22,8 +22,12 @@ THEIRS = {"model_type", "architectures", "d_model", "ssm_cfg"}
 
 
 def is_run(place: str | Path) -> bool:
-    """Whether a place is a run folder, be it damaged: not published weights, and no ID of a hub."""
+    """Whether a place is a run folder, be it damaged: not published weights, and no ID of a hub. Raises BadInput for no path at all."""
     folder = Path(place)
+    try:
+        folder.exists()
+    except OSError as error:
+        raise BadInput(f"{str(place)[:40]}...: {error.strerror}; name a folder or an ID") from None
     if folder.is_file() or (folder.suffix == ".gguf" and not folder.exists()):
         return folder.suffix not in (".gguf", ".safetensors", ".bin")
     if not folder.is_dir():

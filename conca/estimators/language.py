@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -86,6 +87,8 @@ class LanguageModel(LanguageNetwork):
         nn.Module.__init__(model)
         model.__dict__.update(network.__dict__)
         model.tokenizer, model.generation, model.family = tokenizer, dict(generation or {}), family
+        if tokenizer is not None and tokenizer.size < network.config.vocab:  # the rest of the table is padding
+            model.config = replace(network.config, vocab=tokenizer.size)
         model.notices, model.run = list(notices), None
         return model
 

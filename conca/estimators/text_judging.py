@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pandas as pd
 
 from conca.data.corpus import Corpus
@@ -14,9 +13,11 @@ from conca.infer.scoring import Scored, Tally, score
 from conca.metrics.compressors import compressed
 from conca.models.language import LanguageNetwork
 
-__all__ = ["MODEL", "judge"]
+__all__ = ["MODEL", "judge", "losses", "scored"]
 
 MODEL = "model"
+LOOKED_AT = 4096
+"""Words by which a tokenizer that loses text is known."""
 
 
 def judge(network: LanguageNetwork, text: Corpus | Rows, test: range, length: int) -> tuple[pd.DataFrame, list[str]]:
@@ -28,18 +29,12 @@ def judge(network: LanguageNetwork, text: Corpus | Rows, test: range, length: in
     if not len(test):
         return pd.DataFrame(), ["no text is held out, so there are no scores"]
     tally = Tally()
-    begin = test.start if isinstance(text, Rows) else test.start - 1
-    found = (
-        score(network, text, begin=begin, end=test.stop) if network.bounded else windows(network, text, test, length)
-    )
-    for scored in found:
-        tally.add(scored, text.sizes(scored.begin, scored.begin + len(scored.ids)))
+    for block in scored(network, text, test, length):
+        tally.add(block, text.sizes(block.begin, block.begin + len(block.ids)))
     rows = {MODEL: (tally.bits_per_byte, float(tally.bytes))}
-    notices = []
+    lost = losses(text, test)
     if isinstance(text, Rows) and text.completions:
-        notices.append(
-            "judged: the completions alone; what compressors make of them, without their prompts, says little"
-        )
+        notices = ["judged: the completions alone; what compressors make of them, without their prompts, says little"]
     else:
         packed, notices = compressed(text.blocks(test.start, test.stop), text.bytes_between(test.start, test.stop))
         rows |= {each.name: (each.bits_per_byte, float(each.n_bytes)) for each in packed}
@@ -47,7 +42,29 @@ def judge(network: LanguageNetwork, text: Corpus | Rows, test: range, length: in
     best = str(scores["bits per byte"].idxmin())
     if best != MODEL:
         notices.append(f"'{best}' needs fewer bits than the model, which wants a longer training, or more text")
-    return scores, notices
+    return scores, [*lost, *notices]
+
+
+def losses(text: Corpus | Rows, part: range) -> list[str]:
+    """A line where a tokenizer does not give back what it was given, by the beginning of a part of the text."""
+    ids = text.read(part.start, min(part.start + LOOKED_AT, part.stop))
+    raw = text.raw(part.start, part.start + len(ids)).decode("utf-8", "replace")
+    before, after = ("".join(some.replace("\ufffd", "").split()) for some in (raw, text.tokenizer.decode(ids)))
+    if before == after or text.tokenizer.name == "bytes":
+        return []
+    return [
+        f"the tokenizer {text.tokenizer.name} loses a part of the text (unknown or changed characters), which bits per byte do not pay for"
+    ]
+
+
+def scored(
+    network: LanguageNetwork, text: Corpus | Rows, part: range, length: int, bos: int | None = None
+) -> Iterator[Scored]:
+    """Log-likelihoods of the words of a part of a text, in memory that does not grow with it; see `judge`."""
+    begin = part.start if isinstance(text, Rows) or part.start == 0 else part.start - 1
+    if network.bounded:
+        return score(network, text, begin=begin, end=part.stop, bos=bos if part.start == 0 else None)
+    return windows(network, text, part, length)
 
 
 def windows(network: LanguageNetwork, text: Corpus | Rows, test: range, length: int) -> Iterator[Scored]:
@@ -55,7 +72,5 @@ def windows(network: LanguageNetwork, text: Corpus | Rows, test: range, length: 
     half = max(length // 2, 1)
     for at in range(test.start, test.stop, half):
         begin, end = max(at - half, 0), min(at + half, test.stop)
-        for scored in score(network, text, begin=begin, end=end, block=end - begin):
-            loglik = scored.loglik.copy()
-            loglik[: at - begin] = np.nan
-            yield Scored(begin, scored.ids, loglik)
+        for block in score(network, text, begin=begin, end=end, block=end - begin):
+            yield Scored(at, block.ids[at - begin :], block.loglik[at - begin :])

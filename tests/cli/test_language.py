@@ -10,6 +10,7 @@ from pathlib import Path
 import huggingface_hub
 import pandas as pd
 import pytest
+import tokenizers
 import torch
 
 import conca
@@ -168,3 +169,26 @@ def test_info_and_report_take_an_id(say: Say, tmp_path: Path, monkeypatch: pytes
     assert "name a file (--out)" in say("report", "owner/name")[2]
     status, _, err = say("report", "owner/name", "--out", "page.html")
     assert status == 0 and Path("page.html").is_file(), err
+
+
+def test_a_state_that_grows_is_judged_in_windows(say: Say) -> None:
+    torch.manual_seed(0)
+    config = LanguageConfig(n_words=256, vocab=256, layers="attention", d_model=8)
+    conca.LanguageModel.around(LanguageNetwork(config).float(), ByteTokenizer()).save_pretrained("grows")
+    Path("story.txt").write_text("Once upon a time. " * 100)
+    status, _, err = say("score", "grows", "story.txt", "--words", "words.csv")
+    assert status == 0 and "reads windows of 1024" in err
+    table = pd.read_csv("words.csv", keep_default_na=False)
+    assert table["position"].tolist() == list(range(1800)) and (table["log_likelihood"] == "").sum() == 1
+
+
+def test_a_tokenizer_that_loses_text_is_named(say: Say) -> None:
+    lossy = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "the": 1}, unk_token="<unk>"))
+    lossy.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    lossy.save("tokenizer.json")
+    torch.manual_seed(0)
+    config = LanguageConfig(n_words=2, vocab=2, layers="mamba(d_state=2)", d_model=8)
+    conca.LanguageModel.around(LanguageNetwork(config).float()).save_pretrained("small")
+    Path("story.txt").write_text("the end of the story\n" * 9)
+    status, _, err = say("score", "small", "story.txt", "--tokenizer", "tokenizer.json")
+    assert status == 0 and "loses a part of the text" in err

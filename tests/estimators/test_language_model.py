@@ -80,6 +80,14 @@ def test_a_score_counts_the_bytes_that_are_foretold():
     assert [ours.score(text).bytes for text in texts] == [3, 1, 3, 2]
 
 
+def test_what_the_tokenizer_does_not_have_is_never_written():
+    padded = model(n_words=264, vocab=264)
+    with torch.no_grad():
+        padded.words.weight[256:] = 50 * padded.words.weight[:8]
+    assert padded.config.vocab == 256
+    assert max(padded.generate(torch.tensor([[1, 2]]), max_new_tokens=8)[0]) < 256
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(BadInput, match="256"):
         conca.LanguageModel.around(model(n_words=200, vocab=200), ByteTokenizer())
@@ -89,6 +97,8 @@ def test_what_does_not_fit_is_refused():
         ours.generate("Hi", max_new_tokens=2)
     with pytest.raises(BadInput, match="no such folder"):
         conca.load("nowhere.folder", dtype=torch.float32)
+    with pytest.raises(BadInput, match="too long"):
+        conca.load("x" * 5000)
 
 
 @pytest.mark.parametrize(
