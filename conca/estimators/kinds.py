@@ -16,7 +16,6 @@ KINDS = {
     "text": ("conca.estimators.language", "LanguageModel"),
 }
 """Where what each kind of run is loaded as is; it is imported when it is needed."""
-WEIGHTS = "*.safetensors", "*.bin", "*.gguf", "params.json"
 THEIRS = {"model_type", "architectures", "d_model", "ssm_cfg"}
 """Keys of configurations that are not conca's."""
 
@@ -33,7 +32,7 @@ def is_run(place: str | Path) -> bool:
     if not folder.is_dir():
         return not looks_like_id(str(place))
     if not (folder / CONFIG).is_file():
-        return not any(found for form in WEIGHTS for found in folder.glob(form))
+        return not (folder / "params.json").is_file()
     try:
         found = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -78,9 +78,9 @@ class Block(Mixer[S]):
         return x + self.dropout(y), state
 
     def _read(self, x: Tensor) -> Tensor:
-        """What the mixer reads."""
+        """What the mixer reads: in half precision, where its parameters are, though the sum is wider."""
         h: Tensor = self.norm(x)
-        own = self.norm.weight.dtype
+        own = next((p.dtype for p in self.norm.parameters()), h.dtype)
         return h.to(own) if own.itemsize < h.dtype.itemsize and own.itemsize < 4 else h
 
     def work(self) -> Work:

@@ -17,7 +17,7 @@ OPTIONS = (
     "--target y --time time --horizon 3 --layers lstm --d-model 8 --length 32 --epochs 3 --batch-size 4 --members 2 -q"
 )
 PROGRAM = """
-import os, sys
+import io, os, sys
 import torch
 torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
@@ -40,7 +40,9 @@ def written(path, data):
     global writes
     writes += 1
     if where == "write" and writes == int(when):
-        path.with_name(path.name + ".part").write_bytes(bytes(data)[: len(data) // 2])
+        memory = io.BytesIO()
+        data(memory)
+        path.with_name(path.name + ".part").write_bytes(memory.getvalue()[: memory.tell() // 2])
         os.kill(os.getpid(), 9)
     write(path, data)
 keeper.Keeper.on_train_batch_end, checkpoint.write_whole = stepped, written
