@@ -12,22 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from conca.layers.norm import RMSNorm
+from conca.models.description import Description
 from conca.models.encoder import Encoder
 from conca.models.stack import Stack, pattern
-from conca.types import BadInput, State, nearest
+from conca.types import BadInput, State
 
 __all__ = ["ClassifyNetwork", "ClassifyNetworkConfig", "ClassifyState", "rescaled"]
 
 
 @dataclass(frozen=True)
-class ClassifyNetworkConfig:
+class ClassifyNetworkConfig(Description):
     """What a network is made of.
 
     channels       numbers in a step
@@ -46,22 +47,6 @@ class ClassifyNetworkConfig:
     d_model: int
     dropout: float = 0.0
     bidirectional: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        """Strings and numbers, ready for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, saved: dict[str, Any]) -> ClassifyNetworkConfig:
-        """The inverse of `as_dict`. Raises BadInput on an unknown or missing key."""
-        known = [f.name for f in fields(cls)]
-        for key in saved:
-            if key not in known:
-                raise BadInput(f"network: unknown key '{key}'; {nearest(key, known)}")
-        for name in known:
-            if name not in saved:
-                raise BadInput(f"network: the key '{name}' is missing")
-        return cls(**saved)
 
 
 class ClassifyState(NamedTuple):

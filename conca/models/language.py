@@ -7,8 +7,7 @@ Whatever the blocks are (Mamba, S5, an LSTM, attention, several of them), what h
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +19,11 @@ from conca.layers.options import whole
 from conca.layers.quantised import NarrowLinear
 from conca.layers.rows import left_to_right, right_to_left
 from conca.layers.words import Words
+from conca.models.description import Description
 from conca.models.stack import pattern
 from conca.ops.cross_entropy import Reduction, linear_cross_entropy
 from conca.ops.doors import raised
-from conca.types import BadInput, State, nearest
+from conca.types import BadInput, State
 
 __all__ = ["LanguageConfig", "LanguageNetwork"]
 
@@ -31,7 +31,7 @@ States = tuple[State, ...]
 
 
 @dataclass(frozen=True)
-class LanguageConfig:
+class LanguageConfig(Description):
     """What a language model is made of.
 
     n_words   rows of the table
@@ -62,22 +62,6 @@ class LanguageConfig:
                 raise BadInput(f"network: {name} must be a whole number from 1 on, not {getattr(self, name)!r}")
         if self.vocab > self.n_words:
             raise BadInput(f"network: vocab {self.vocab} is more than the n_words {self.n_words} that the table has")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Strings and numbers, ready for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, saved: dict[str, Any]) -> LanguageConfig:
-        """The inverse of `as_dict`. Raises BadInput on an unknown or missing key."""
-        known = [f.name for f in fields(cls)]
-        for key in saved:
-            if key not in known:
-                raise BadInput(f"network: unknown key '{key}'; {nearest(key, known)}")
-        for name in known:
-            if name not in saved:
-                raise BadInput(f"network: the key '{name}' is missing")
-        return cls(**saved)
 
 
 class LanguageNetwork(nn.Module):
