@@ -3,7 +3,7 @@
     python bench/going_on.py [--rounds 3] [--layers 24] [--work FOLDER]
 
 A checkpoint of the shape of mamba-130m with random weights (no hub is asked) is written by transformers, and read by both. A step is
-forward, mean cross entropy, backward and AdamW, float32, one row of T words; both take turns, and their losses are compared. The step of
+forward, mean cross entropy, backward and AdamW, float32, one row of T tokens; both take turns, and their losses are compared. The step of
 conca is what `conca fit --task text --from` does. Freed memory stays with the process, for both.
 """
 
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 import conca
 from conca.train.pages import keep_memory
 
-WORDS = 50280
+VOCAB = 50280
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
     if not folder.exists():
         write(folder, given.layers)
     rows = [row(folder, length, given.rounds) for length in (256, 512)]
-    head = ["words of a step", "conca, s", "transformers, s", "times", "losses of both"]
+    head = ["tokens of a step", "conca, s", "transformers, s", "times", "losses of both"]
     record("going_on", "Going on with a checkpoint of the shape of mamba-130m, one training step", head, rows)
 
 
@@ -52,7 +52,7 @@ def write(folder: Path, layers: int) -> None:
 
     transformers.logging.set_verbosity_error()  # it says that its fast kernels are not there, which is why it is here
     torch.manual_seed(0)
-    config = transformers.MambaConfig(vocab_size=WORDS, hidden_size=768, state_size=16, num_hidden_layers=layers)
+    config = transformers.MambaConfig(vocab_size=VOCAB, hidden_size=768, state_size=16, num_hidden_layers=layers)
     transformers.MambaForCausalLM(config).save_pretrained(folder)
 
 
@@ -61,15 +61,15 @@ def row(folder: Path, length: int, rounds: int) -> list[str]:
     import transformers
 
     transformers.logging.set_verbosity_error()
-    words = torch.randint(WORDS, (1, length + 1), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(VOCAB, (1, length + 1), generator=torch.Generator().manual_seed(0))
     ours, theirs = conca.load(folder).train(), transformers.AutoModelForCausalLM.from_pretrained(folder).train()
     assert isinstance(ours, conca.LanguageModel)
 
     def our_loss() -> Tensor:
-        return ours.loss(ours.read(words[:, :-1])[0], words[:, 1:])
+        return ours.loss(ours.read(tokens[:, :-1])[0], tokens[:, 1:])
 
     def their_loss() -> Tensor:
-        return theirs(words, labels=words, use_cache=False).loss
+        return theirs(tokens, labels=tokens, use_cache=False).loss
 
     steps = {"conca": step_of(ours, our_loss), "transformers": step_of(theirs, their_loss)}
     losses: dict[str, list[float]] = {name: [] for name in steps}

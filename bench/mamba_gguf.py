@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from mamba_sides import INNER, RANK, STATE, WIDTH, WINDOW, WORDS, Language
+from mamba_sides import INNER, RANK, STATE, VOCAB, WIDTH, WINDOW, Language
 from torch import Tensor
 
 NARROW = "token_embd", "ssm_in", "ssm_out"
@@ -18,7 +18,7 @@ NARROW = "token_embd", "ssm_in", "ssm_out"
 
 def tensors(model: Language) -> Iterator[tuple[str, Tensor]]:
     """Names and values as llama.cpp wants them."""
-    yield "token_embd.weight", model.words.weight
+    yield "token_embd.weight", model.embedding.weight
     yield "output_norm.weight", model.norm.weight
     for i, part in enumerate(model.stack.parts):
         layer: Any = part.inner
@@ -51,7 +51,7 @@ def write(model: Language, path: Path, kind: str) -> None:
     out.add_ssm_state_size(STATE)
     out.add_ssm_time_step_rank(RANK)
     out.add_layer_norm_rms_eps(1e-5)
-    out.add_vocab_size(WORDS)
+    out.add_vocab_size(VOCAB)
     out.add_tokenizer_model("no_vocab")
     for name, value in tensors(model):
         data = value.detach().contiguous().float().numpy()
@@ -88,12 +88,12 @@ class Llama:
         """Begin anew."""
         self.api.llama_memory_clear(self.api.llama_get_memory(self.context), True)
 
-    def read(self, words: list[int]) -> np.ndarray:
-        """Go on with these words; the logits after the last."""
-        tokens = (ctypes.c_int32 * len(words))(*words)
-        if self.api.llama_decode(self.context, self.api.llama_batch_get_one(tokens, len(words))):
+    def read(self, tokens: list[int]) -> np.ndarray:
+        """Go on with these tokens; the logits after the last."""
+        row = (ctypes.c_int32 * len(tokens))(*tokens)
+        if self.api.llama_decode(self.context, self.api.llama_batch_get_one(row, len(tokens))):
             raise RuntimeError("llama_decode failed")
-        return np.ctypeslib.as_array(self.api.llama_get_logits_ith(self.context, -1), (WORDS,))
+        return np.ctypeslib.as_array(self.api.llama_get_logits_ith(self.context, -1), (VOCAB,))
 
     def close(self) -> None:
         """Give the memory back."""

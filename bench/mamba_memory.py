@@ -98,7 +98,7 @@ def main() -> None:
     header = "MiB of a step", *(f"T {T}" for T in LENGTHS)
     record(
         "mamba_memory",
-        f"Memory of a training step: {LAYERS} layers and a head of {sides.WORDS:,} words",
+        f"Memory of a training step: {LAYERS} layers and a head of {sides.VOCAB:,} tokens",
         header,
         rows,
         " ".join(notes),

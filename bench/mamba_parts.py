@@ -1,9 +1,9 @@
-"""Where the time of Mamba, Mamba-2 and Mamba-3 goes: operations of a training step, and pieces of a decoded word.
+"""Where the time of Mamba, Mamba-2 and Mamba-3 goes: operations of a training step, and pieces of a decoded token.
 
     python bench/mamba_parts.py [--rounds 9]
 
 Training: self times of PyTorch's profiler over some steps, in shares of a step. Decoding: the whole, and what it takes without one
-kind of instruction, in turns; a word of int8 weights, so that what is not reading them shows.
+kind of instruction, in turns; a token of int8 weights, so that what is not reading them shows.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def without(program: Program, dropped: Callable[[Instruction], bool]) -> Program
 
 @torch.no_grad()
 def decoding(rounds: int) -> list[tuple[str, ...]]:
-    """Rows about one word."""
+    """Rows about one token."""
     found, size = decoder("int8")
     token = torch.zeros(1, dtype=torch.int64)
     state = found.step(token, found.init_state(1))[1]
@@ -93,7 +93,7 @@ def decoding(rounds: int) -> list[tuple[str, ...]]:
         "without small products": lambda i: isinstance(i, Product) and i.weight.numel() < LARGE,
         "large products alone": lambda i: not isinstance(i, Product) or i.weight.numel() < LARGE,
     }
-    tasks: dict[str, Task] = {"a word": lambda: found.step(token, state)}
+    tasks: dict[str, Task] = {"a token": lambda: found.step(token, state)}
     for name, out in dropped.items():
         some = without(program, out)
         tasks[name] = lambda some=some: run_program(some, x, flat)
@@ -118,8 +118,8 @@ def main() -> None:
     keep_memory()
     record("mamba_step_parts", "Where a training step goes", ("step", *KINDS, "all else"), training())
     record(
-        "mamba_word_parts",
-        "Where a decoded word goes, weights in int8",
+        "mamba_token_parts",
+        "Where a decoded token goes, weights in int8",
         ("what runs", "time"),
         decoding(options.rounds),
     )

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from conca.layers import families
 from conca.layers.norm import RMSNorm
-from conca.layers.words import Words
+from conca.layers.tied_embedding import TiedEmbedding
 from conca.models.stack import pattern
 
-WIDTH, WORDS = 768, 50280
+WIDTH, VOCAB = 768, 50280
 INNER, STATE, RANK, WINDOW = 2 * WIDTH, 16, WIDTH // 16, 4
 STATE2, HEADS2, CHUNK = 128, INNER // 64, 64
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "packages"
@@ -32,20 +32,24 @@ Task = Callable[[], object]
 
 
 class Language(nn.Module):
-    """Words, layers, a norm, words."""
+    """Tokens, layers, a norm, tokens."""
 
     def __init__(self, layers: str) -> None:
         super().__init__()
-        self.words, self.stack, self.norm = Words(WORDS, WIDTH), pattern(layers, WIDTH), RMSNorm(WIDTH, eps=1e-5)
+        self.embedding, self.stack, self.norm = (
+            TiedEmbedding(VOCAB, WIDTH),
+            pattern(layers, WIDTH),
+            RMSNorm(WIDTH, eps=1e-5),
+        )
         for part in self.stack.parts:
             part.norm.eps = 1e-5
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits (B, T, V) of ids (B, T)."""
-        return self.words.logits(self.norm(self.stack(self.words(ids))[0]))
+        return self.embedding.logits(self.norm(self.stack(self.embedding(ids))[0]))
 
     def loss(self, ids: Tensor, target: Tensor) -> Tensor:
-        return self.words.loss(self.norm(self.stack(self.words(ids))[0]), target)
+        return self.embedding.loss(self.norm(self.stack(self.embedding(ids))[0]), target)
 
 
 def language(family: str, layers: int) -> Language:
@@ -69,7 +73,7 @@ def transformers_mamba(layers: int, like: Language | None = None) -> nn.Module |
     from transformers import MambaConfig, MambaForCausalLM
 
     config = MambaConfig(
-        vocab_size=WORDS, hidden_size=WIDTH, state_size=STATE, num_hidden_layers=layers, time_step_rank=RANK
+        vocab_size=VOCAB, hidden_size=WIDTH, state_size=STATE, num_hidden_layers=layers, time_step_rank=RANK
     )
     model = _made(MambaForCausalLM, config)
     if like is not None:
@@ -84,7 +88,7 @@ def transformers_mamba2(layers: int, like: Language | None = None) -> nn.Module 
     from transformers import Mamba2Config, Mamba2ForCausalLM
 
     config = Mamba2Config(
-        vocab_size=WORDS, hidden_size=WIDTH, state_size=STATE2, num_hidden_layers=layers, num_heads=HEADS2,
+        vocab_size=VOCAB, hidden_size=WIDTH, state_size=STATE2, num_hidden_layers=layers, num_heads=HEADS2,
         head_dim=64, n_groups=1, tie_word_embeddings=True, rms_norm=True,
     )  # fmt: skip
     model = _made(Mamba2ForCausalLM, config)
@@ -105,7 +109,7 @@ def _made(cls: Any, config: Any) -> nn.Module:
 @torch.no_grad()
 def _copy(ours: Language, theirs: Any) -> None:
     """The weights of ours into a model of transformers; the convolution's columns run the other way."""
-    theirs.backbone.embeddings.weight.copy_(ours.words.weight)
+    theirs.backbone.embeddings.weight.copy_(ours.embedding.weight)
     theirs.tie_weights()
     theirs.backbone.norm_f.weight.copy_(ours.norm.weight)
     for part, layer in zip(ours.stack.parts, theirs.backbone.layers):
@@ -142,7 +146,7 @@ def products(family: str, layers: int, T: int, *, head: bool, backward: bool, ro
     """
     calls: list[Task] = []
     maps = [m.weight.shape for m in families()[family](WIDTH).modules() if isinstance(m, nn.Linear)]
-    shapes = [(T, o, i) for o, i in maps] * layers + ([(rows or T, WORDS, WIDTH)] if head else [])
+    shapes = [(T, o, i) for o, i in maps] * layers + ([(rows or T, VOCAB, WIDTH)] if head else [])
     for tokens, outputs, inputs in shapes:
         x, w, y = torch.randn(tokens, inputs), torch.randn(outputs, inputs), torch.randn(tokens, outputs)
         dx, dw = torch.empty(tokens, inputs), torch.empty(outputs, inputs)

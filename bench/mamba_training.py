@@ -21,7 +21,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as `import conca` does whe
 
 import mamba_sides as sides
 import torch
-from mamba_sides import WIDTH, WORDS, Language, Task, language, products, turns
+from mamba_sides import VOCAB, WIDTH, Language, Task, language, products, turns
 from record import record
 from torch import Tensor, nn
 
@@ -32,8 +32,8 @@ Row = tuple[str, ...]
 
 
 def ids(T: int) -> tuple[Tensor, Tensor]:
-    """Random words and targets (1, T)."""
-    return torch.randint(WORDS, (1, T)), torch.randint(WORDS, (1, T))
+    """Random tokens and targets (1, T)."""
+    return torch.randint(VOCAB, (1, T)), torch.randint(VOCAB, (1, T))
 
 
 def step_of(model: nn.Module, loss: Callable[[], Tensor]) -> Task:
@@ -47,13 +47,13 @@ def step_of(model: nn.Module, loss: Callable[[], Tensor]) -> Task:
 
 
 def with_head(model: nn.Module | None, T: int) -> Task | None:
-    """A step on words."""
+    """A step on tokens."""
     if model is None:
         return None
-    words, target = ids(T)
+    tokens, target = ids(T)
     if isinstance(model, Language):
-        return step_of(model, lambda: model.loss(words, target))
-    return step_of(model, lambda: model(words, labels=target, use_cache=False).loss)
+        return step_of(model, lambda: model.loss(tokens, target))
+    return step_of(model, lambda: model(tokens, labels=target, use_cache=False).loss)
 
 
 def without_head(model: nn.Module | None, T: int) -> Task | None:
@@ -75,11 +75,11 @@ def forward(model: nn.Module | None, T: int) -> Task | None:
     """All logits, without gradients."""
     if model is None:
         return None
-    words, _ = ids(T)
+    tokens, _ = ids(T)
 
     @torch.no_grad()
     def run() -> None:
-        model(words) if isinstance(model, Language) else model(words, use_cache=False)
+        model(tokens) if isinstance(model, Language) else model(tokens, use_cache=False)
 
     return run
 
@@ -96,8 +96,8 @@ def warmed(family: str) -> Language:
 def same(ours: Language, theirs: nn.Module | None) -> None:
     """Both say the same, from the same weights."""
     if theirs is not None:
-        words, _ = ids(24)
-        a, b = ours(words), theirs(words).logits
+        tokens, _ = ids(24)
+        a, b = ours(tokens), theirs(tokens).logits
         error = (a - b).abs().max() / b.abs().max()
         assert error < 1e-4, f"not the same model: {error:.1e}"
 
@@ -203,7 +203,7 @@ def main() -> None:
     )
     took = (time.perf_counter() - begin) / 60
     notes = (
-        f"{LAYERS} layers of width {WIDTH}, head of {WORDS:,} words, one row, float32; medians of {options.rounds} turns, "
+        f"{LAYERS} layers of width {WIDTH}, head of {VOCAB:,} tokens, one row, float32; medians of {options.rounds} turns, "
         f"peers over 15 s once. Maps are the products of the linear maps and the head; all products also those within and between "
         f"chunks of 64 steps, for Mamba-2 and Mamba-3, by `torch.bmm`. Products "
         f"here: {sides.rate():.0f} GFLOP/s. The whole page took {took:.0f} minutes."

@@ -103,9 +103,9 @@ def sampled(network: LanguageNetwork) -> str:
         logits, state = network(ids)
         last, found = logits[:, -1], bytearray(PROMPT.encode())
         for _ in range(SAMPLE):
-            word = torch.multinomial(torch.softmax(last / TEMPERATURE, -1), 1, generator=generator)[:, 0]
-            found.append(int(word))
-            last, state = network.step(word, state)
+            token = torch.multinomial(torch.softmax(last / TEMPERATURE, -1), 1, generator=generator)[:, 0]
+            found.append(int(token))
+            last, state = network.step(token, state)
     return found.decode("ascii", "replace")
 
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from conca.layers.s5 import S5
     from conca.layers.short_conv import ShortConv
     from conca.layers.structural import structural
-    from conca.layers.words import Words
+    from conca.layers.tied_embedding import TiedEmbedding
     from conca.models.stack import Block, Stack, pattern
     from conca.ops.bodies import plain_bodies
     from conca.train.groups import param_groups
@@ -100,7 +100,7 @@ __all__ = [
     "Score",
     "ShortConv",
     "Stack",
-    "Words",
+    "TiedEmbedding",
     "descent",
     "load",
     "mala",
@@ -129,7 +129,7 @@ _WHERE = {
     "Mamba": "conca.layers.mamba",
     "Mamba2": "conca.layers.mamba2",
     "Mamba3": "conca.layers.mamba3",
-    "Words": "conca.layers.words",
+    "TiedEmbedding": "conca.layers.tied_embedding",
     "narrowed": "conca.layers.quantised",
     "LinearSystem": "conca.layers.linear_system",
     "GaussianSystem": "conca.layers.kalman",

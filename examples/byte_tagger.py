@@ -76,9 +76,9 @@ def tagger(arrays: dict[str, np.ndarray]) -> nn.Module:
     for theirs, mine in NAMES.items():
         ours = {re.sub(theirs, mine, name): tensor for name, tensor in ours.items()}
     (D, N), R = ours["layers.0.A_log"].shape, ours["layers.0.dt_proj.weight"].shape[1]
-    words, head = nn.Embedding(*ours["bytes.weight"].shape), nn.Linear(D, len(ours["head.bias"]))
+    tokens, head = nn.Embedding(*ours["bytes.weight"].shape), nn.Linear(D, len(ours["head.bias"]))
     layers, norm = (Layer(D, N, R) for name in ours if "A_log" in name), nn.LayerNorm(D, eps=1e-6)
-    model = nn.Sequential(OrderedDict(bytes=words, layers=nn.Sequential(*layers), norm=norm, head=head))
+    model = nn.Sequential(OrderedDict(bytes=tokens, layers=nn.Sequential(*layers), norm=norm, head=head))
     model.load_state_dict(ours)  # which is strict: nothing is missing or left over, and all shapes fit
     return model
 

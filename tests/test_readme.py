@@ -90,7 +90,7 @@ def published(home: Path) -> None:
     words = tokenizers.ByteLevelBPETokenizer()
     words.train_from_iterator([README], vocab_size=300, show_progress=False)
     folder = home / "snapshots" / ("0" * 40)
-    config = LanguageConfig(n_words=304, vocab=300, layers="mamba(d_state=4)*2", d_model=16)
+    config = LanguageConfig(vocab_size=304, n_tokens=300, layers="mamba(d_state=4)*2", d_model=16)
     model = conca.LanguageModel.around(LanguageNetwork(config).float(), generation={"eos_token_id": 0}, family="mamba")
     folder.parent.mkdir(parents=True)
     model.save_pretrained(folder)

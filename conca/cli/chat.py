@@ -13,6 +13,7 @@ from conca.cli.generate import say
 from conca.cli.kind import given
 from conca.cli.language import (
     ID,
+    MaxNewTokens,
     MinP,
     Penalty,
     Quantize,
@@ -24,7 +25,6 @@ from conca.cli.language import (
     Tokenizer,
     TopK,
     TopP,
-    Words,
     opened,
 )  # fmt: skip
 from conca.cli.screen import notice
@@ -45,7 +45,7 @@ def chat(
     template: Annotated[
         Path | None, Option(metavar="FILE", help="Chat template (Jinja); default: that of the tokenizer.")
     ] = None,
-    max_new_tokens: Words = None,
+    max_new_tokens: MaxNewTokens = None,
     temperature: Temperature = None,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -70,10 +70,10 @@ def chat(
         repetition_penalty=repetition_penalty, seed=seed, stop=None if stop is None else tuple(stop),
     )  # fmt: skip
     model = opened(run, quantize=quantize, tokenizer=tokenizer, revision=revision, quiet=quiet)
-    words = model.tokenizer
-    if words is None:
+    own = model.tokenizer
+    if own is None:
         raise BadInput(f"{run}: has no tokenizer; name one with --tokenizer")
-    talk = Talk(model, words, template_of(run, model, template), model.sampling(**options), system=system)
+    talk = Talk(model, own, template_of(run, model, template), model.sampling(**options), system=system)
     if not quiet:
         notice(COMMANDS)
     for line in lines():

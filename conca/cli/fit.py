@@ -100,7 +100,7 @@ def fit(
         int | None,
         Option(
             metavar="N",
-            help=f"Rows of a piece, or words (bytes) of text, that are read in training {default('length')}.",
+            help=f"Rows of a piece, or tokens (bytes) of text, that are read in training {default('length')}.",
         ),
     ] = None,
     truncate: Annotated[

@@ -1,4 +1,4 @@
-"""`conca generate`: a language model writes on, word by word."""
+"""`conca generate`: a language model writes on, token by token."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typer import Option
 from conca.cli.kind import given
 from conca.cli.language import (
     ID,
+    MaxNewTokens,
     MinP,
     Penalty,
     Quantize,
@@ -25,7 +26,6 @@ from conca.cli.language import (
     Tokenizer,
     TopK,
     TopP,
-    Words,
     check_save,
     opened,
     saved,
@@ -50,7 +50,7 @@ def generate(
             "-p", "--prompt", metavar="TEXT", help="What to go on from; - reads it from stdin; again: several at once."
         ),
     ] = None,
-    max_new_tokens: Words = None,
+    max_new_tokens: MaxNewTokens = None,
     temperature: Temperature = None,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -144,9 +144,9 @@ def written(
     """Write, and print: one text as it comes, several one after the other."""
     from conca.infer.generating import Writer
 
-    words: list[Any] = [model.encoded(text, opening=past is None) if text else [] for text in prompts]
-    writer = Writer(model, words, how, past=past, samples=samples, tokenizer=model.tokenizer)
-    alone = len(words) * samples == 1 and how.num_beams == 1
+    tokens: list[Any] = [model.encoded(text, opening=past is None) if text else [] for text in prompts]
+    writer = Writer(model, tokens, how, past=past, samples=samples, tokenizer=model.tokenizer)
+    alone = len(tokens) * samples == 1 and how.num_beams == 1
     try:
         if streamed and alone and echo:
             say(prompts[0])

@@ -28,7 +28,7 @@ def info(
 ) -> None:
     """Say what a run or a published model is: what it reads, layers, what they cost, how good it was, and which bodies run here.
 
-    State bytes are those of one sequence; multiply-adds and the bytes of parameters and state read are for one row of it, or word.
+    State bytes are those of one sequence; multiply-adds and the bytes of parameters and state read are for one row of it, or token.
     """
     import conca
     from conca.models.costs import costs
@@ -72,10 +72,10 @@ def text_facts(model: LanguageModel) -> list[tuple[str, str]]:
     config, tokenizer = model.config, model.tokenizer
     kinds = sorted({str(t.dtype).removeprefix("torch.") for t in model.state_dict().values()})
     return [
-        ("writes", f"words of {config.vocab:,}, by {'no tokenizer' if tokenizer is None else tokenizer.name}"),
+        ("writes", f"tokens of {config.n_tokens:,}, by {'no tokenizer' if tokenizer is None else tokenizer.name}"),
         ("layers", config.layers),
         ("width", str(config.d_model)),
-        ("head", "the table of words" if config.tied else "a map of its own"),
+        ("head", "the embedding" if config.tied else "a map of its own"),
         ("numbers in", ", ".join(kinds)),
         ("state", "of one size" if model.bounded else "grows with the text"),
     ]

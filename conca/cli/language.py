@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from conca.estimators.language import LanguageModel
 
 __all__ = [
-    "ID", "MinP", "Penalty", "Quantize", "Quiet", "Revision", "Save", "Seed", "Stop", "Temperature", "Tokenizer", "TopK", "TopP",
-    "Words", "check_save", "opened", "saved",
+    "ID", "MaxNewTokens", "MinP", "Penalty", "Quantize", "Quiet", "Revision", "Save", "Seed", "Stop", "Temperature", "Tokenizer",
+    "TopK", "TopP", "check_save", "opened", "saved",
 ]  # fmt: skip
 
 ID: TypeAlias = Annotated[
@@ -26,7 +26,7 @@ ID: TypeAlias = Annotated[
         help="Folder that `conca fit --task text` wrote; an ID of the Hugging Face hub; a folder of such weights; a .gguf file.",
     ),
 ]
-Words: TypeAlias = Annotated[
+MaxNewTokens: TypeAlias = Annotated[
     int | None, Option("-n", "--max-new-tokens", metavar="N", help="Tokens to write, at most [256].")
 ]
 Temperature: TypeAlias = Annotated[

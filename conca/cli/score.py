@@ -35,14 +35,14 @@ def score(
     time: Time = None,
     label: Label = None,
     rate: Rate = None,
-    words: Annotated[
+    tokens: Annotated[
         Path | None, Option(metavar="FILE", help="Text: write the log-likelihood of every token to this CSV.")
     ] = None,
     quantize: Quantize = None,
     save: Save = None,
     tokenizer: Tokenizer = None,
     revision: Revision = None,
-    force: Annotated[bool, Option("--force", help="Replace the file of --words if it exists.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace the file of --tokens if it exists.")] = False,
     quiet: Annotated[bool, Option("-q", "--quiet", help="No notices.")] = False,
 ) -> None:
     """Judge a run on data that it did not learn from.
@@ -59,7 +59,7 @@ def score(
     """
     reading = {"series": series, "time": time, "label": label, "rate": rate}
     own: dict[str, Any] = {
-        "words": words,
+        "tokens": tokens,
         "quantize": quantize,
         "save": save,
         "tokenizer": tokenizer,

@@ -1,4 +1,4 @@
-"""`conca score` on a language model: bits per byte and perplexity of a text, and the log-likelihood of every word of it."""
+"""`conca score` on a language model: bits per byte and perplexity of a text, and the log-likelihood of every token of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["score_text"]
 
 WINDOW = 1024
-"""Words of a window, where a model does not say."""
+"""Tokens of a window, where a model does not say."""
 COLUMNS = "position", "id", "text", "log_likelihood"
 
 
@@ -32,7 +32,7 @@ def score_text(
     place: str,
     data: Path,
     *,
-    words: Path | None,
+    tokens: Path | None,
     force: bool,
     quantize: str | None,
     save: Path | None,
@@ -42,15 +42,15 @@ def score_text(
 ) -> pd.DataFrame:
     """How well a language model explains a text, a row for it; with `quantize`, one for the model as it is stored, too.
 
-    Columns: bits per byte, perplexity (of a word), words (that were judged), bytes, words a second, MiB (of the model).
+    Columns: bits per byte, perplexity (of a token), tokens (that were judged), bytes, tokens a second, MiB (of the model).
     """
     import pandas as pd
 
     from conca.cli.output import check_free
 
     check_save(save, quantize)
-    if words is not None:
-        check_free(words, force)
+    if tokens is not None:
+        check_free(tokens, force)
     rows: dict[str, dict[str, float]] = {}
     kinds: list[str | None] = [quantize] if quantize is None or save is not None else [None, quantize]
     with tempfile.TemporaryDirectory(prefix="conca-") as folder:
@@ -60,7 +60,7 @@ def score_text(
             )
             saved(model, save, kind, quiet)
             text = read(data, model, Path(folder))
-            with table_at(words if kind == quantize else None) as table:
+            with table_at(tokens if kind == quantize else None) as table:
                 rows[kind or "as stored"] = judged(model, text, table, quiet)
             if kind == quantize and not quiet:
                 told(model, text)
@@ -71,8 +71,8 @@ def score_text(
         before, after = (row["bits per byte"] for row in rows.values())
         loss = after - before
         notice(f"{quantize} loses {loss:+.5f} bits per byte")
-    if words is not None and not quiet:
-        notice(f"wrote {words}")
+    if tokens is not None and not quiet:
+        notice(f"wrote {tokens}")
     return found
 
 
@@ -119,7 +119,7 @@ def judged(model: LanguageModel, text: Corpus | Rows, table: Any, quiet: bool) -
     assert tokenizer is not None
     start = perf_counter()
     with progress_bar(quiet) as bar:
-        task = bar.add_task("words", total=len(text))
+        task = bar.add_task("tokens", total=len(text))
         for part in scored(model, text, range(len(text)), window(model), model.opening):
             end = part.begin + len(part.ids)
             tally.add(part, text.sizes(part.begin, end))
@@ -127,21 +127,21 @@ def judged(model: LanguageModel, text: Corpus | Rows, table: Any, quiet: bool) -
             if table is not None:
                 each = zip(part.ids.tolist(), part.loglik.tolist())
                 table.writerows(
-                    (part.begin + place, word, tokenizer.decode([word]), "" if value != value else f"{value:.6g}")
-                    for place, (word, value) in enumerate(each)
+                    (part.begin + place, token, tokenizer.decode([token]), "" if value != value else f"{value:.6g}")
+                    for place, (token, value) in enumerate(each)
                 )
     return {
         "bits per byte": tally.bits_per_byte,
         "perplexity": tally.perplexity,
-        "words": tally.words,
+        "tokens": tally.tokens,
         "bytes": tally.bytes,
-        "words a second": tally.words / (perf_counter() - start),
+        "tokens a second": tally.tokens / (perf_counter() - start),
         "MiB": bytes_of(model) / 2**20,
     }
 
 
 def window(model: LanguageModel) -> int:
-    """Words of the windows in which a model is judged whose state grows: those of its training, where they are known."""
+    """Tokens of the windows in which a model is judged whose state grows: those of its training, where they are known."""
     config = None if model.run is None else model.run.config
     return WINDOW if config is None else config.length
 

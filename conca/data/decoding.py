@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from conca.types import BadInput
 
-__all__ = ["ByteStream", "Decoding", "WordStream", "decoded", "encoded", "places"]
+__all__ = ["ByteStream", "Decoding", "TokenStream", "decoded", "encoded", "places"]
 
 BROKEN = "\ufffd"
 HELD = 64
@@ -47,10 +47,10 @@ class ByteStream:
         return self.decoder.decode(b"", final=True)
 
 
-class WordStream:
-    """Ids of words on their way to text.
+class TokenStream:
+    """Ids of tokens on their way to text.
 
-    Text is decoded together with the ids told last, since how a word is written may depend on whether one is before it.
+    Text is decoded together with the ids told last, since how a token is written may depend on whether one is before it.
     """
 
     def __init__(self, decode: Callable[[list[int]], str], silent: Collection[int]) -> None:
@@ -63,9 +63,9 @@ class WordStream:
         """See `Decoding`."""
         return "".join(self.one(int(i)) for i in ids if int(i) not in self.silent)
 
-    def one(self, word: int) -> str:
+    def one(self, token: int) -> str:
         """What one more id finishes."""
-        self.kept.append(word)
+        self.kept.append(token)
         if not self.decode(self.kept).endswith(BROKEN):
             return self.tell(len(self.kept))
         return self.tell(len(self.kept) - 3) if len(self.kept) - self.told > HELD else ""

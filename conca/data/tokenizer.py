@@ -1,4 +1,4 @@
-"""Text becomes ids, and ids become text: bytes as they are, or the words of a tokenizer.json."""
+"""Text becomes ids, and ids become text: bytes as they are, or the tokens of a tokenizer.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import tokenizers
 from numpy.typing import ArrayLike, NDArray
 
-from conca.data.decoding import ByteStream, Decoding, WordStream, decoded, encoded, places
+from conca.data.decoding import ByteStream, Decoding, TokenStream, decoded, encoded, places
 from conca.types import BadInput
 
 __all__ = [
@@ -207,7 +207,9 @@ class FileTokenizer:
 
     def stream(self, *, special: bool = False) -> Decoding:
         """See `Tokenizer`."""
-        return WordStream(lambda ids: self.inner.decode(ids, skip_special_tokens=False), () if special else self.silent)
+        return TokenStream(
+            lambda ids: self.inner.decode(ids, skip_special_tokens=False), () if special else self.silent
+        )
 
     def fingerprint(self) -> str:
         """See `Tokenizer`."""
@@ -332,9 +334,9 @@ def with_end(tokenizer: Tokenizer) -> Tokenizer:
     raise BadInput(f"{tokenizer.name}: the tokenizer names no end of a text, which rows need; {todo}")
 
 
-def check_vocab(tokenizer: Tokenizer, n_words: int) -> None:
-    """Raise BadInput unless the ids fit a model's table of `n_words` words (which may be padded, but not by half)."""
-    if n_words // 2 <= tokenizer.size <= n_words:
+def check_vocab(tokenizer: Tokenizer, vocab_size: int) -> None:
+    """Raise BadInput unless the ids fit a model's table of `vocab_size` tokens (which may be padded, but not by half)."""
+    if vocab_size // 2 <= tokenizer.size <= vocab_size:
         return
-    told = f"the tokenizer ({tokenizer.name}) has {tokenizer.size} ids, the model's table {n_words} words"
+    told = f"the tokenizer ({tokenizer.name}) has {tokenizer.size} ids, the model's table {vocab_size} tokens"
     raise BadInput(f"a tokenizer that does not match the vocabulary: {told}; name the one that the model was made with")

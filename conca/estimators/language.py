@@ -50,12 +50,12 @@ FOREIGN = {
 
 
 class LanguageModel(LanguageNetwork):
-    """A `conca.models.language.LanguageNetwork` that knows its words and how it wants to be sampled.
+    """A `conca.models.language.LanguageNetwork` that knows its tokens and how it wants to be sampled.
 
     `model(ids)` gives logits and a state, `model.generate` writes, `model.score` says how likely a text is. It is a `torch.nn.Module`
     like any other, to be trained by `model.loss` or by `conca fit corpus.txt --task text --from ID`.
 
-    tokenizer   turns text into words and back; None where there is none
+    tokenizer   turns text into tokens and back; None where there is none
     generation  what a generation_config.json says
     family      "mamba", "mamba2", "falcon_mamba", "mamba3", or None for layers of another kind
     notices     lines that the user should know
@@ -80,15 +80,15 @@ class LanguageModel(LanguageNetwork):
     ) -> Self:
         """The model whose network this is; nothing is copied. Raises BadInput for a tokenizer that does not fit its table."""
         if tokenizer is not None:
-            check_vocab(tokenizer, network.config.n_words)
+            check_vocab(tokenizer, network.config.vocab_size)
             if tokenizer.eos is None and isinstance(tokenizer, FileTokenizer):
                 tokenizer.eos = next(iter(ends_of(generation or {})), None)
         model = cls.__new__(cls)
         nn.Module.__init__(model)
         model.__dict__.update(network.__dict__)
         model.tokenizer, model.generation, model.family = tokenizer, dict(generation or {}), family
-        if tokenizer is not None and tokenizer.size < network.config.vocab:  # the rest of the table is padding
-            model.config = replace(network.config, vocab=tokenizer.size)
+        if tokenizer is not None and tokenizer.size < network.config.n_tokens:  # the rest of the table is padding
+            model.config = replace(network.config, n_tokens=tokenizer.size)
         model.notices, model.run = list(notices), None
         return model
 
@@ -130,8 +130,8 @@ class LanguageModel(LanguageNetwork):
             else:
                 found, own = read_pretrained(path, dtype=dtype, quantize=quantize, options=options), None
         lines = list(found.notices)
-        words = given or own or tokenizer_of(path, found, lines)
-        return cls.around(found.network, words, generation=found.generation, family=found.family, notices=lines)
+        chosen = given or own or tokenizer_of(path, found, lines)
+        return cls.around(found.network, chosen, generation=found.generation, family=found.family, notices=lines)
 
     @classmethod
     def _of_run(
@@ -153,13 +153,19 @@ class LanguageModel(LanguageNetwork):
         Raises:
             BadInput: for a folder that is there and not empty.
         """
-        folder, words = Path(folder), self.tokenizer
+        folder, tokenizer = Path(folder), self.tokenizer
         if self.family in ("mamba", "mamba2", "falcon_mamba") and kind_of(self) is None:
-            save_hf(self, self.config, folder, generation=self.generation, also=None if words is None else words.write)
+            save_hf(
+                self,
+                self.config,
+                folder,
+                generation=self.generation,
+                also=None if tokenizer is None else tokenizer.write,
+            )
         else:
             from conca.estimators.text_runs import TextRun, write_text_run
 
-            run = TextRun(None, self, words, source="", family=self.family, generation=self.generation)
+            run = TextRun(None, self, tokenizer, source="", family=self.family, generation=self.generation)
             with new_folder(folder) as place:
                 write_text_run(place, run)
 
@@ -183,10 +189,10 @@ class LanguageModel(LanguageNetwork):
     def write(
         self, prompts: Sequence[Any] | Tensor | str, *, past: Past | None = None, samples: int = 1, **options: Any
     ) -> Generation:
-        """Go on from prompts; texts, their words, why they ended, and the past to go on from.
+        """Go on from prompts; texts, their tokens, why they ended, and the past to go on from.
 
         Args:
-            prompts: a text, several, or words of each, of unequal lengths.
+            prompts: a text, several, or tokens of each, of unequal lengths.
             past: what was read and written before, one row for each prompt.
             samples: texts for each prompt.
             options: as in `generate`.
@@ -215,25 +221,25 @@ class LanguageModel(LanguageNetwork):
         samples: int = 1,
         **options: Any,
     ) -> Tensor | str | list[str]:
-        """Write on. Words (B, T) give words (B * samples, T + N), prompts first; texts give the texts that were written.
+        """Write on. Tokens (B, T) give tokens (B * samples, T + N), prompts first; texts give the texts that were written.
 
         Args:
-            prompts: words, or a text, or several.
-            attention_mask: (B, T) of words that are padded on one side.
+            prompts: tokens, or a text, or several.
+            attention_mask: (B, T) of tokens that are padded on one side.
             samples: texts for each prompt.
             options: max_new_tokens, do_sample, temperature, top_k, top_p, min_p, repetition_penalty, num_beams, seed, stop, eos:
                 names and meaning are those of `conca.infer.sampling.Sampling`.
 
-        Rows that end before others are filled with the word that ends a text, or with 0.
+        Rows that end before others are filled with the token that ends a text, or with 0.
 
         Raises:
-            BadInput: for options out of range, an empty prompt, prompts of another kind (`write` takes words of unequal lengths), and
+            BadInput: for options out of range, an empty prompt, prompts of another kind (`write` takes tokens of unequal lengths), and
                 texts where there is no tokenizer.
         """
         self.sampling(**options)  # a name that is not known says more than prompts that are missing
         if isinstance(prompts, Tensor):
             if prompts.ndim != 2:
-                raise BadInput(f"prompts: expected words of shape (batch, time), got {tuple(prompts.shape)}")
+                raise BadInput(f"prompts: expected tokens of shape (batch, time), got {tuple(prompts.shape)}")
             found = self.write(prompts_of(prompts, attention_mask), samples=samples, **options)
             fill = next(iter(self.sampling(**options).eos), 0)
             new = nn.utils.rnn.pad_sequence([row.ids for row in found.rows], batch_first=True, padding_value=fill)
@@ -243,51 +249,51 @@ class LanguageModel(LanguageNetwork):
             or isinstance(prompts, Mapping)
             or not all(isinstance(p, str) for p in prompts)
         ):
-            raise BadInput("prompts: expected a text, several, or words as a tensor (batch, time), each row as long")
+            raise BadInput("prompts: expected a text, several, or tokens as a tensor (batch, time), each row as long")
         if attention_mask is not None:
-            raise BadInput("attention_mask belongs to words that are padded; texts need none, leave it out")
+            raise BadInput("attention_mask belongs to tokens that are padded; texts need none, leave it out")
         texts = [str(row.text) for row in self.write(prompts, samples=samples, **options).rows]
         return texts[0] if isinstance(prompts, str) and samples == 1 else texts
 
     def score(self, text: str | bytes) -> Tally:
-        """How likely a text is: `.bits_per_byte`, `.perplexity`, `.nats` of all words but the first, which has none before it.
+        """How likely a text is: `.bits_per_byte`, `.perplexity`, `.nats` of all tokens but the first, which has none before it.
 
         Raises:
-            BadInput: for what is no text, one without words, and where there is no tokenizer.
+            BadInput: for what is no text, one without tokens, and where there is no tokenizer.
         """
         if not isinstance(text, str | bytes):
             raise BadInput(
-                "text: expected a str or bytes; of words, conca.infer.scoring.score gives the log-likelihoods"
+                "text: expected a str or bytes; of tokens, conca.infer.scoring.score gives the log-likelihoods"
             )
-        words, tally = self.encoded(text, opening=False), Tally()
-        for part in score(self, words, bos=self.opening):
+        tokens, tally = self.encoded(text, opening=False), Tally()
+        for part in score(self, tokens, bos=self.opening):
             tally.add(part)
         whole = len(encoded(text) if isinstance(text, str) else text)
         tally.bytes = whole if self.opening is not None else whole - self._first(text)
         return tally
 
     def _first(self, text: str | bytes) -> int:
-        """Bytes that the first word of a text stands for; it may be a part of a character."""
+        """Bytes that the first token of a text stands for; it may be a part of a character."""
         if self.tokenizer is None or isinstance(self.tokenizer, ByteTokenizer):
             return 1
         found = self.tokenizer.measured(text.decode() if isinstance(text, bytes) else text)
         return 0 if found is None else int(found[1][0])
 
     def decoded(self, ids: Sequence[int] | NDArray[Any] | Tensor) -> str:
-        """The text of words. Raises BadInput where there is no tokenizer."""
+        """The text of tokens. Raises BadInput where there is no tokenizer."""
         if self.tokenizer is None:
             raise BadInput("the model has no tokenizer; give one (tokenizer, --tokenizer)")
         return self.tokenizer.decode(ids.tolist() if isinstance(ids, Tensor) else ids)
 
     def encoded(self, text: str | bytes, *, opening: bool = True) -> NDArray[Any]:
-        """The words of a text, with what the tokenizer puts before a prompt. Raises BadInput where there is no tokenizer."""
+        """The tokens of a text, with what the tokenizer puts before a prompt. Raises BadInput where there is no tokenizer."""
         if self.tokenizer is None:
-            raise BadInput("the model has no tokenizer; give one (tokenizer, --tokenizer), or words as numbers")
+            raise BadInput("the model has no tokenizer; give one (tokenizer, --tokenizer), or tokens as numbers")
         return self.tokenizer.encode(text, special=opening)
 
     @property
     def opening(self) -> int | None:
-        """The word that the tokenizer puts before a text, if it does so."""
+        """The token that the tokenizer puts before a text, if it does so."""
         return self.tokenizer.opening[-1] if self.tokenizer is not None and self.tokenizer.opening else None
 
 
@@ -301,9 +307,9 @@ def _check_loading(place: str | Path, dtype: object, options: Mapping[str, Any])
 
 
 def ends_of(generation: Mapping[str, Any]) -> tuple[int, ...]:
-    """The words that end a text, by a generation_config.json; what are no words are passed over."""
+    """The tokens that end a text, by a generation_config.json; what are no tokens are passed over."""
     found = generation.get("eos_token_id")
-    return tuple(word for word in (found if isinstance(found, list | tuple) else [found]) if type(word) is int)
+    return tuple(token for token in (found if isinstance(found, list | tuple) else [found]) if type(token) is int)
 
 
 def _of_gguf(

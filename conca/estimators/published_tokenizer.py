@@ -15,9 +15,9 @@ from conca.types import BadInput
 
 __all__ = ["tokenizer_of"]
 
-SHARED = {
-    (family, vocab): "EleutherAI/gpt-neox-20b" for family in ("mamba", "mamba2") for vocab in (50277, 50280, 50288)
-} | {("mamba3", 128256): "meta-llama/Llama-3.1-8B"}
+SHARED = {(family, n): "EleutherAI/gpt-neox-20b" for family in ("mamba", "mamba2") for n in (50277, 50280, 50288)} | {
+    ("mamba3", 128256): "meta-llama/Llama-3.1-8B"
+}
 """Whose tokenizer models of a family with a vocabulary of this size use, where their own repository holds none."""
 FILES = "tokenizer.json", "tokenizer.model", "tokenizer_config.json"
 
@@ -35,7 +35,7 @@ def tokenizer_of(folder: Path, found: Pretrained, lines: list[str]) -> Tokenizer
     except BadInput:
         if there != [FILES[2]]:  # a description without a tokenizer is common
             raise
-    origin = SHARED.get((found.family, found.config.vocab))
+    origin = SHARED.get((found.family, found.config.n_tokens))
     advice = "name a tokenizer.json (tokenizer, --tokenizer) to use text"
     if origin is None:
         lines.append(f"{folder}: holds no tokenizer; {advice}")

@@ -34,7 +34,7 @@ class TextConfig(Options):
     layers        pattern of the network's stack, such as "mamba2*4 attention(window=64)"; of a network that goes on, its own
     d_model       its width
     dropout       on what a block adds
-    length        words (bytes, where there is no tokenizer) of a passage
+    length        tokens (bytes, where there is no tokenizer) of a passage
     batch_size    passages of a step of all devices together
     epochs        at most so many; an epoch is the whole text once, or 500 steps if that is less; None: as many as read it 10
                   times, or what fits in `max_minutes`

@@ -38,7 +38,7 @@ from conca.types import BadInput
 __all__ = ["Start", "TextPlan", "fit_text", "plan"]
 
 VALIDATION, MOST = 20, 2**16
-"""What is learnt by validates: one part of so many of the text to learn from, and no more words than this."""
+"""What is learnt by validates: one part of so many of the text to learn from, and no more tokens than this."""
 LARGE = 2**25
 """From so many parameters on no average of the weights is kept: it takes their memory once more."""
 
@@ -50,7 +50,7 @@ class Start:
     """What goes on learning.
 
     network     it is trained in place, in float32
-    tokenizer   whose words it knows; None: that of the user, or bytes
+    tokenizer   whose tokens it knows; None: that of the user, or bytes
     name        what the user called it
     generation  how it wants to be sampled, as a generation_config.json says it
     family      that of a published checkpoint, which names the parts of an adapter: "mamba", "mamba2", "falcon_mamba", "mamba3"
@@ -65,7 +65,7 @@ class Start:
 
 @dataclass(frozen=True)
 class TextPlan:
-    """Which words are learnt, stopped by (maybe none) and held out (maybe none).
+    """Which tokens are learnt, stopped by (maybe none) and held out (maybe none).
 
     offsets   where rows begin, if the text is made of rows
     """
@@ -113,7 +113,7 @@ def fit_text(
         say: is told, before the training, what it reads, and what memory and how many steps it will take.
 
     Raises:
-        BadInput: one line, for text that cannot be read or used, words that are not those of the network, a folder that exists.
+        BadInput: one line, for text that cannot be read or used, tokens that are not those of the network, a folder that exists.
     """
     check_switches(progress=progress, force=force, resume=resume)
     if config.lora is not None and start is None:
@@ -127,11 +127,10 @@ def fit_text(
         )
     if out is not None and first():
         check_free(folder_of(out), force, resume)
-    words = words_of(tokenizer, start)
-    text = open_text(source, words, cache_of())
+    text = open_text(source, tokenizer_of(tokenizer, start), cache_of())
     network = new_network(config, text.tokenizer) if start is None else start.network.to(torch.float32)
     if start is not None:
-        check_vocab(text.tokenizer, network.config.n_words)
+        check_vocab(text.tokenizer, network.config.vocab_size)
     with torch.inference_mode(False), torch.enable_grad():
         if config.lora is not None:
             adapters.lora(network, config.lora, seed=config.random_state, family=start.family if start else None)
@@ -167,7 +166,7 @@ def learn(
             seed=config.random_state,
         )
     except ValueError:
-        raise BadInput(f"{text.source}: there are no two words to learn from; give more text") from None
+        raise BadInput(f"{text.source}: there are no two tokens to learn from; give more text") from None
     recipe = recipe_of(config, passages, network, goes_on=start is not None)
     for line in before(config, text, parts, network, passages, recipe):
         say(line)
@@ -196,8 +195,8 @@ def learn(
     )
 
 
-def words_of(tokenizer: str | Path | None, start: Start | None) -> Tokenizer:
-    """Whose words are learnt. Raises BadInput if there are two of them."""
+def tokenizer_of(tokenizer: str | Path | None, start: Start | None) -> Tokenizer:
+    """Whose tokens are learnt. Raises BadInput if there are two of them."""
     if start is not None and start.tokenizer is not None:
         if tokenizer is not None:
             raise BadInput(f"{start.name} has a tokenizer of its own; leave the other (--tokenizer) out")
@@ -206,16 +205,20 @@ def words_of(tokenizer: str | Path | None, start: Start | None) -> Tokenizer:
 
 
 def cache_of() -> Path:
-    """Where the words of large texts are kept between one training and the next."""
+    """Where the tokens of large texts are kept between one training and the next."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "conca" / "text"
     root.mkdir(parents=True, exist_ok=True)
     return root
 
 
-def new_network(config: TextConfig, words: Tokenizer) -> LanguageNetwork:
-    """A network for these words, its first weights by the seed."""
+def new_network(config: TextConfig, tokenizer: Tokenizer) -> LanguageNetwork:
+    """A network for the tokens of this, its first weights by the seed."""
     described = LanguageConfig(
-        n_words=words.size, vocab=words.size, layers=config.layers, d_model=config.d_model, dropout=config.dropout
+        vocab_size=tokenizer.size,
+        n_tokens=tokenizer.size,
+        layers=config.layers,
+        d_model=config.d_model,
+        dropout=config.dropout,
     )
     with seeded(config.random_state):
         return LanguageNetwork(described).to(torch.float32)
@@ -250,7 +253,7 @@ def before(
     learnt = sum(p.numel() for p in network.parameters() if p.requires_grad)
     whole = sum(p.numel() for p in network.parameters())
     lines = [
-        f"{text.source}; learnt: {len(parts.train):,} words, {len(parts.validation):,} more decide when to stop, "
+        f"{text.source}; learnt: {len(parts.train):,} tokens, {len(parts.validation):,} more decide when to stop, "
         f"{text.bytes_between(parts.test.start, parts.test.stop):,} bytes are held out"
     ]
     copies = int(recipe.average) + int(len(parts.validation) > 0)
@@ -264,7 +267,7 @@ def before(
         lines.append(f"this machine has {size(left)} left, which is less: {mend} will help")
     tokens = passages.batch_size * passages.length
     until = f"for {config.max_minutes:g} minutes" if config.max_minutes else f"at most {recipe.last:,} of them"
-    lines.append(f"steps: {tokens:,} words each, {passages.each:,} read the whole text once; {until}")
+    lines.append(f"steps: {tokens:,} tokens each, {passages.each:,} read the whole text once; {until}")
     return lines
 
 

@@ -23,7 +23,7 @@ LOOKED_AT = 4096
 def judge(network: LanguageNetwork, text: Corpus | Rows, test: range, length: int) -> tuple[pd.DataFrame, list[str]]:
     """Bits for each byte of the text held out, of the model and of compressors, and what to tell the user of them.
 
-    The state goes on over the whole text. A network whose state would grow reads windows of `length` words, each of which begins half
+    The state goes on over the whole text. A network whose state would grow reads windows of `length` tokens, each of which begins half
     a window earlier than what is counted of it.
     """
     if not len(test):
@@ -60,7 +60,7 @@ def losses(text: Corpus | Rows, part: range) -> list[str]:
 def scored(
     network: LanguageNetwork, text: Corpus | Rows, part: range, length: int, bos: int | None = None
 ) -> Iterator[Scored]:
-    """Log-likelihoods of the words of a part of a text, in memory that does not grow with it; see `judge`."""
+    """Log-likelihoods of the tokens of a part of a text, in memory that does not grow with it; see `judge`."""
     begin = part.start if isinstance(text, Rows) or part.start == 0 else part.start - 1
     if network.bounded:
         return score(network, text, begin=begin, end=part.stop, bos=bos if part.start == 0 else None)
@@ -68,7 +68,7 @@ def scored(
 
 
 def windows(network: LanguageNetwork, text: Corpus | Rows, test: range, length: int) -> Iterator[Scored]:
-    """Log-likelihoods of the words in `test`, each with half a window before it."""
+    """Log-likelihoods of the tokens in `test`, each with half a window before it."""
     half = max(length // 2, 1)
     for at in range(test.start, test.stop, half):
         begin, end = max(at - half, 0), min(at + half, test.stop)

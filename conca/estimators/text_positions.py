@@ -1,4 +1,4 @@
-"""How surprise falls with what was read: bits for each byte of text held out, by how many words of it came before."""
+"""How surprise falls with what was read: bits for each byte of text held out, by how many tokens of it came before."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from conca.models.language import LanguageNetwork
 __all__ = ["BY_POSITION", "by_position"]
 
 BY_POSITION = "from", "to", "bits per byte", "error"
-"""Words read before, from and up to; bits for each byte of the words there, and their standard error over the pieces."""
+"""Tokens read before, from and up to; bits for each byte of the tokens there, and their standard error over the pieces."""
 FIRST, LONGEST, PIECES, FEWEST = 16, 1024, 32, 4
-"""Words of the first part and of a piece, and pieces, at most and at least."""
+"""Tokens of the first part and of a piece, and pieces, at most and at least."""
 WORK, BATCH = 3 * 10**10, 2**13
-"""Multiply-adds of all pieces, and words that are read at once."""
+"""Multiply-adds of all pieces, and tokens that are read at once."""
 
 
 def by_position(network: LanguageNetwork, text: Corpus | Rows, test: range) -> pd.DataFrame:
     """Pieces of running text, evenly spaced, are each read from nothing; empty where there is too little, or too much to do.
 
-    The first part is of the words that have 1 to 16 before them, and each of the others is as long as all before it.
+    The first part is of the tokens that have 1 to 16 before them, and each of the others is as long as all before it.
     """
-    words = min(len(test), WORK // max(sum(p.numel() for p in network.parameters()), 1))
-    length = min(LONGEST, 2 ** int(math.log2(max(words // FEWEST, 1))))
+    tokens = min(len(test), WORK // max(sum(p.numel() for p in network.parameters()), 1))
+    length = min(LONGEST, 2 ** int(math.log2(max(tokens // FEWEST, 1))))
     if isinstance(text, Rows) or length < 2 * FIRST:
         return pd.DataFrame()
-    count = min(PIECES, words // length)
+    count = min(PIECES, tokens // length)
     begins = np.linspace(test.start, test.stop - length, count).astype(np.int64)
     ids = np.stack([text.read(int(at), int(at) + length) for at in begins]).astype(np.int64)
     sizes = np.stack([text.sizes(int(at), int(at) + length) for at in begins])[:, 1:]
@@ -50,7 +50,7 @@ def by_position(network: LanguageNetwork, text: Corpus | Rows, test: range) -> p
 
 
 def costs_of(network: LanguageNetwork, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Nats (N, T - 1) of the words (N, T) of each piece but the first."""
+    """Nats (N, T - 1) of the tokens (N, T) of each piece but the first."""
     found, each = [], max(BATCH // ids.shape[1], 1)
     device = network.norm.weight.device
     with quiet(network):

@@ -33,13 +33,13 @@ class TextRun:
     """What a training on text ends with, or a language model that is kept.
 
     config      how it was trained; None: elsewhere
-    tokenizer   whose words the network knows; None: nobody's
+    tokenizer   whose tokens the network knows; None: nobody's
     source      what was read, a line
     start       the checkpoint or run that went on learning; empty: the network was new
     family      that of the published checkpoint, if it was one
     generation  how it wants to be sampled, as a generation_config.json says it
     scores      of the text held out, beside compressors; empty if none was
-    positions   of the text held out, by how many words of it were read before; empty where that was not looked at
+    positions   of the text held out, by how many tokens of it were read before; empty where that was not looked at
     history     what was logged after each epoch
     notices     lines for the user
     """
@@ -103,7 +103,7 @@ def read_text_run(folder: Path, *, quantize: str | None = None) -> TextRun:
     if saved["tokenizer"] is not None:
         with located(folder):
             tokenizer = read_tokenizer(folder)
-            check_vocab(tokenizer, form.n_words)
+            check_vocab(tokenizer, form.vocab_size)
     return TextRun(
         config,
         network,

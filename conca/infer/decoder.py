@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from conca.infer.lowering import Lowering, Watch, finished, lowered, precision_of
 from conca.layers.mixer import Mixer
-from conca.layers.narrow_words import NarrowWords
+from conca.layers.narrow_embedding import NarrowEmbedding
 from conca.layers.quantised import linear_row
-from conca.layers.words import Words
+from conca.layers.tied_embedding import TiedEmbedding
 from conca.models.stack import Stack
 from conca.ops import bodies
 from conca.ops.doors import traced
@@ -64,7 +64,7 @@ class Decoder(Generic[S]):
         mixer: a stack, or any mixer.
         embedding: gives vectors (B, D) for tokens (B,), `nn.Embedding` for one.
         norm: before the head.
-        head: a linear map, or a table of words (`Words`, `NarrowWords`); its output is what `step` gives.
+        head: a linear map, or an embedding that is its own head (`TiedEmbedding`, `NarrowEmbedding`); its output is what `step` gives.
 
     >>> from conca.models.stack import pattern
     >>> decoder = Decoder(pattern("mamba*2", 8).eval(), head=nn.Linear(8, 5))
@@ -118,7 +118,7 @@ class Decoder(Generic[S]):
     def _end(self, x: Tensor) -> Tensor:
         """The last norm and the head, by themselves."""
         x = x if self.norm is None else self.norm(x)
-        if isinstance(self.head, Words | NarrowWords):
+        if isinstance(self.head, TiedEmbedding | NarrowEmbedding):
             return self.head.logits(x)
         return x if self.head is None else linear_row(self.head, x)
 

@@ -1,8 +1,8 @@
-"""Texts are written word by word, as they come, in one batch: what each would say alone, and the state after exactly what was kept.
+"""Texts are written token by token, as they come, in one batch: what each would say alone, and the state after exactly what was kept.
 
-    logits_j, s_j = step(word_j, s_{j-1}),    word_{j+1} chosen from logits_j
+    logits_j, s_j = step(token_j, s_{j-1}),    token_{j+1} chosen from logits_j
 
-Prompts are read once, however many texts are written from them. A row that has ended leaves the batch. The word that was written last is
+Prompts are read once, however many texts are written from them. A row that has ended leaves the batch. The token that was written last is
 kept unread, so that nothing is read that nobody goes on from; a later call reads it first.
 """
 
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from conca.infer.beams import beam_search, check_best
 from conca.infer.past import Past, marked
-from conca.infer.reading import Words, prompts_of, quiet, read, several, started, stepping
+from conca.infer.reading import Tokens, prompts_of, quiet, read, several, started, stepping
 from conca.infer.sampling import Draws, Sampling, choose, processed
-from conca.infer.stopping import TextOf, Tokens
+from conca.infer.stopping import Codec, TextOf
 from conca.infer.written import Generation, Piece, Rate, Reason, Written
 from conca.layers import states
 from conca.models.language import LanguageNetwork, States
@@ -31,7 +31,7 @@ __all__ = ["Generation", "Piece", "Rate", "Writer", "Written", "generate", "prom
 
 @dataclass(frozen=True)
 class Moment:
-    """The batch after `at` words were written and read: which rows are in it, its state and logits (R, V)."""
+    """The batch after `at` tokens were written and read: which rows are in it, its state and logits (R, V)."""
 
     at: int
     rows: tuple[int, ...]
@@ -44,19 +44,19 @@ class Writer:
 
     Args:
         network: what writes.
-        prompts: words: one vector, a matrix, or a sequence of vectors of unequal lengths; with `past`, what follows each of its
+        prompts: tokens: one vector, a matrix, or a sequence of vectors of unequal lengths; with `past`, what follows each of its
             texts (None: nothing).
         sampling: how.
         past: what was left by texts that are gone on with.
         samples: texts for each prompt, which stand one after the other.
         tokenizer: for text and stop strings.
-        bos: the word that an empty prompt is taken for.
+        bos: the token that an empty prompt is taken for.
 
     Raises:
-        BadInput: for an empty prompt, words that the network does not have, and stop strings without a tokenizer.
+        BadInput: for an empty prompt, tokens that the network does not have, and stop strings without a tokenizer.
 
     >>> from conca.models.language import LanguageConfig
-    >>> network = LanguageNetwork(LanguageConfig(n_words=20, vocab=20, layers="mamba", d_model=8))
+    >>> network = LanguageNetwork(LanguageConfig(vocab_size=20, n_tokens=20, layers="mamba", d_model=8))
     >>> writer = Writer(network, [1, 2, 3], Sampling(max_new_tokens=4))
     >>> sum(len(piece.ids) for piece in writer), len(writer.result().past)
     (4, 1)
@@ -65,12 +65,12 @@ class Writer:
     def __init__(
         self,
         network: LanguageNetwork,
-        prompts: Words | Sequence[Words] | None,
+        prompts: Tokens | Sequence[Tokens] | None,
         sampling: Sampling,
         *,
         past: Past | None = None,
         samples: int = 1,
-        tokenizer: Tokens | None = None,
+        tokenizer: Codec | None = None,
         bos: int | None = None,
     ) -> None:
         self.found: Generation | None = None
@@ -86,7 +86,7 @@ class Writer:
         self.pasts: dict[int, Past] = {}
         self.moments: deque[Moment] = deque()
         self.read_seconds = self.write_seconds = 0.0
-        self.read_words = 0
+        self.read_tokens = 0
         self.ready = False
 
     def __iter__(self) -> Iterator[Piece]:
@@ -117,7 +117,7 @@ class Writer:
             pasts.append(self.pasts[row])
         self.moments.clear()
         written = sum(len(row.ids) for row in rows)
-        rate = Rate(self.read_words, written, self.read_seconds, self.write_seconds)
+        rate = Rate(self.read_tokens, written, self.read_seconds, self.write_seconds)
         return Generation(tuple(rows), Past.join(pasts), rate)
 
     def _beams(self) -> Iterator[Piece]:
@@ -133,7 +133,7 @@ class Writer:
     def _read(self) -> None:
         """Read the prompts, and copy what they leave for each sample."""
         begin = time.perf_counter()
-        self.read_words = sum(map(len, self.before.tail))
+        self.read_tokens = sum(map(len, self.before.tail))
         before = read(self.network, self.before, self.steps)
         if self.samples > 1:
             before = before.take(several(range(len(before)), self.samples))
@@ -149,15 +149,15 @@ class Writer:
         self.read_seconds = time.perf_counter() - begin
 
     def _write(self) -> list[Piece]:
-        """One word of each text that has not ended, and the step that reads it."""
+        """One token of each text that has not ended, and the step that reads it."""
         begin = time.perf_counter()
         now = self.moments[-1]
         with torch.no_grad():
-            vocab = self.network.config.vocab
-            words = choose(processed(now.logits, self.seen, self.sampling, vocab), self.sampling, self.draws)
+            n_tokens = self.network.config.n_tokens
+            tokens = choose(processed(now.logits, self.seen, self.sampling, n_tokens), self.sampling, self.draws)
         pieces, going = [], []
-        for place, (row, word) in enumerate(zip(now.rows, words.tolist())):
-            piece = self._push(row, word, now.at + 1)
+        for place, (row, token) in enumerate(zip(now.rows, tokens.tolist())):
+            piece = self._push(row, token, now.at + 1)
             if piece.ids or piece.text:
                 pieces.append(piece)
             if row not in self.reasons:
@@ -165,16 +165,16 @@ class Writer:
         if not going:
             self.moments.clear()
         else:
-            self._step(now, words, going)
+            self._step(now, tokens, going)
         self.write_seconds += time.perf_counter() - begin
         return pieces
 
-    def _push(self, row: int, word: int, count: int) -> Piece:
-        """A word more of a row, its `count`-th, and what has become certain by it."""
+    def _push(self, row: int, token: int, count: int) -> Piece:
+        """A token more of a row, its `count`-th, and what has become certain by it."""
         text, sampling = self.texts[row], self.sampling
         safe, parts = text.safe, len(text.parts)
-        ends = word in sampling.eos
-        cut = text.push(word, silent=ends)
+        ends = token in sampling.eos
+        cut = text.push(token, silent=ends)
         if cut is not None:
             self.reasons[row] = "stop"
             self._leave(row, cut.kept, cut.rest)
@@ -186,7 +186,7 @@ class Writer:
         return Piece(row, tuple(text.ids[safe:end]), "".join(text.parts[parts:]))
 
     def _leave(self, row: int, kept: int, rest: list[int]) -> None:
-        """Keep what a row leaves: after `kept` of the words that were written, and `rest`."""
+        """Keep what a row leaves: after `kept` of the tokens that were written, and `rest`."""
         moment = next(m for m in reversed(self.moments) if m.at <= kept)
         one = torch.tensor([moment.rows.index(row)], device=moment.logits.device)
         ids = torch.tensor(self.texts[row].ids, dtype=torch.int64)
@@ -200,19 +200,19 @@ class Writer:
             before.written[row : row + 1] + len(ids),
         )
 
-    def _step(self, now: Moment, words: Tensor, going: list[int]) -> None:
-        """Read the words of the rows that go on, and forget moments that none of them can go back to."""
+    def _step(self, now: Moment, tokens: Tensor, going: list[int]) -> None:
+        """Read the tokens of the rows that go on, and forget moments that none of them can go back to."""
         state, seen = now.state, self.seen
         if len(going) < len(now.rows):
-            at = torch.tensor(going, device=words.device)
-            state, words = states.take(state, at), words[at]
+            at = torch.tensor(going, device=tokens.device)
+            state, tokens = states.take(state, at), tokens[at]
             seen = None if seen is None else seen[at]
             if self.draws is not None:
                 self.draws.take(going)
         rows = tuple(now.rows[place] for place in going)
         with quiet(self.network):
-            logits, state = self.steps.step(words, state)
-            self.seen = None if seen is None else seen.scatter(1, words[:, None], True)
+            logits, state = self.steps.step(tokens, state)
+            self.seen = None if seen is None else seen.scatter(1, tokens[:, None], True)
         self.moments.append(Moment(now.at + 1, rows, state, logits))
         least = min(self.texts[row].safe for row in rows)
         while len(self.moments) > 1 and self.moments[1].at <= least:
@@ -221,12 +221,12 @@ class Writer:
 
 def generate(
     network: LanguageNetwork,
-    prompts: Words | Sequence[Words] | None,
+    prompts: Tokens | Sequence[Tokens] | None,
     sampling: Sampling,
     *,
     past: Past | None = None,
     samples: int = 1,
-    tokenizer: Tokens | None = None,
+    tokenizer: Codec | None = None,
     bos: int | None = None,
 ) -> Generation:
     """All that `Writer` writes, with the same arguments; where several beams are followed, the best `samples` texts of each prompt."""

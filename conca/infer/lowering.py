@@ -17,11 +17,11 @@ from torch.nn.modules import module as registry
 from conca.layers.mamba import Mamba
 from conca.layers.mamba2 import Mamba2
 from conca.layers.mixer import Mixer
-from conca.layers.narrow_words import NarrowWords
+from conca.layers.narrow_embedding import NarrowEmbedding
 from conca.layers.norm import GatedNorm, RMSNorm
 from conca.layers.quantised import HalfLinear, Int8Linear, plain_linear, unobserved
 from conca.layers.short_conv import ShortConv
-from conca.layers.words import Words
+from conca.layers.tied_embedding import TiedEmbedding
 from conca.models.stack import Block
 from conca.ops.program import (
     LOG2E,
@@ -40,7 +40,7 @@ from conca.ops.program import (
 __all__ = ["Lowering", "Watch", "finished", "lowered", "precision_of"]
 
 Prepared = tuple[Instruction, ...]
-NARROW = (Int8Linear, HalfLinear, NarrowWords)
+NARROW = (Int8Linear, HalfLinear, NarrowEmbedding)
 VERSION, TRAINING = attrgetter("_version"), itemgetter("training")
 OPTIONS = "eps", "activation", "hold", "norm_first", "groups", "decay", "gate", "select_norm"
 """Attributes of known layers that their numbers depend on."""
@@ -232,7 +232,7 @@ def _known(module: nn.Module, dtype: torch.dtype) -> bool:
         return not module.training or module.p == 0
     if kind in (RMSNorm, nn.RMSNorm, GatedNorm):
         return bool(own) and all(t.dtype == dtype and t.dim() == 1 for t in own)
-    return kind in (Mamba, Mamba2, ShortConv, Block, Words) and all(t.dtype == dtype for t in own)
+    return kind in (Mamba, Mamba2, ShortConv, Block, TiedEmbedding) and all(t.dtype == dtype for t in own)
 
 
 def precision_of(roots: Iterable[nn.Module]) -> torch.dtype:

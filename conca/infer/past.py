@@ -1,4 +1,4 @@
-"""What texts leave when nobody writes on: their state, the words that were kept and not yet read, and what is needed to go on alike."""
+"""What texts leave when nobody writes on: their state, the tokens that were kept and not yet read, and what is needed to go on alike."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["Past", "joined"]
 class Past:
     """What B texts leave. It is never changed, and any number of texts may be written from it.
 
-    state    of the network after the words that it has read
-    logits   (B, V) of the word after those; of no meaning where none was read
-    tail     words of each text that it has not read yet, int64
-    seen     (B, V) bool, words that stand in each text
-    read     (B,) words that it has read
-    written  (B,) words of those and the tail that it has written itself
+    state    of the network after the tokens that it has read
+    logits   (B, V) of the token after those; of no meaning where none was read
+    tail     tokens of each text that it has not read yet, int64
+    seen     (B, V) bool, tokens that stand in each text
+    read     (B,) tokens that it has read
+    written  (B,) tokens of those and the tail that it has written itself
     """
 
     state: States
@@ -44,13 +44,13 @@ class Past:
     @classmethod
     def start(cls, network: LanguageNetwork, batch: int) -> Past:
         """Of `batch` texts of which nothing was read."""
-        n_words, device = network.config.n_words, network.norm.weight.device
+        vocab_size, device = network.config.vocab_size, network.norm.weight.device
         none = torch.zeros(batch, dtype=torch.int64)
         return cls(
             network.init_state(batch),
-            torch.zeros(batch, n_words, device=device),
+            torch.zeros(batch, vocab_size, device=device),
             tuple(none.new_empty(0) for _ in range(batch)),
-            torch.zeros(batch, n_words, dtype=torch.bool, device=device),
+            torch.zeros(batch, vocab_size, dtype=torch.bool, device=device),
             none,
             none,
         )
@@ -80,13 +80,13 @@ class Past:
             torch.cat([part.written for part in parts]),
         )
 
-    def followed(self, words: Sequence[Tensor]) -> Past:
-        """With these words of each text, not read yet, at the end."""
+    def followed(self, tokens: Sequence[Tensor]) -> Past:
+        """With these tokens of each text, not read yet, at the end."""
         return Past(
             self.state,
             self.logits,
-            tuple(torch.cat(pair) for pair in zip(self.tail, words, strict=True)),
-            marked(self.seen, words),
+            tuple(torch.cat(pair) for pair in zip(self.tail, tokens, strict=True)),
+            marked(self.seen, tokens),
             self.read,
             self.written,
         )
@@ -122,7 +122,7 @@ class Past:
         assert isinstance(read, Tensor) and isinstance(written, Tensor)
         vectors = lengths, read, written, mark
         fit = fits(tree, network) and tail.ndim == 2 and all(vector.ndim == 1 for vector in vectors)
-        own = len(mark), network.config.n_words
+        own = len(mark), network.config.vocab_size
         if not fit or logits.shape != own or seen.shape != own or seen.dtype != torch.bool:
             raise BadInput(f"{path}: its tensors do not fit together; the file is damaged")
         rows = tuple(row[:length].clone() for row, length in zip(tail, lengths.tolist()))
@@ -138,10 +138,10 @@ def fits(tree: State, network: LanguageNetwork) -> bool:
     return alike and sized and len({leaf.shape[:1] for leaf in states.leaves(tree)}) == 1
 
 
-def marked(seen: Tensor, words: Sequence[Tensor]) -> Tensor:
-    """A copy of `seen` (B, V) with the words of each row in it."""
+def marked(seen: Tensor, tokens: Sequence[Tensor]) -> Tensor:
+    """A copy of `seen` (B, V) with the tokens of each row in it."""
     seen = seen.clone()
-    for row, some in zip(seen, words):
+    for row, some in zip(seen, tokens):
         row[some.to(row.device)] = True
     return seen
 

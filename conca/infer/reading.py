@@ -1,4 +1,4 @@
-"""Texts are read in one batch, in pieces, and only the logits after their last words are computed; then word after word."""
+"""Texts are read in one batch, in pieces, and only the logits after their last tokens are computed; then token after token."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from conca.types import BadInput
 __all__ = ["Stepping", "prompts_of", "quiet", "read", "several", "started", "stepping", "texts"]
 
 PIECE = 2048
-"""Words that are read at once, of all rows together, unless that is less than"""
+"""Tokens that are read at once, of all rows together, unless that is less than"""
 LEAST = 32
-"""words of each row."""
+"""tokens of each row."""
 
-Words = Sequence[int] | Tensor | np.ndarray[Any, Any]
+Tokens = Sequence[int] | Tensor | np.ndarray[Any, Any]
 
 
 class Stepping(Protocol):
     """What makes one step of every text."""
 
     def step(self, ids: Tensor, state: Any, /) -> tuple[Tensor, Any]:
-        """Words (B,) and the state give logits (B, V) and the next state."""
+        """Tokens (B,) and the state give logits (B, V) and the next state."""
         ...
 
 
 def stepping(network: LanguageNetwork) -> Stepping:
     """The fastest steps of a network: those of a `Decoder`, but where weights are in plain half precision its own."""
-    table = network.words if network.head is None else network.head
+    table = network.embedding if network.head is None else network.head
     narrow = isinstance(table, nn.Linear | nn.Embedding) and table.weight.dtype.itemsize < 4
     if narrow or table.weight.device.type != "cpu":
         return network
@@ -63,55 +63,55 @@ def quiet(network: nn.Module) -> Iterator[None]:
 
 
 def texts(
-    prompts: Words | Sequence[Words] | None, network: LanguageNetwork, *, rows: int | None = None
+    prompts: Tokens | Sequence[Tokens] | None, network: LanguageNetwork, *, rows: int | None = None
 ) -> list[Tensor]:
     """Prompts as a list of int64 vectors: of one vector, a matrix, or a sequence of vectors of unequal lengths.
 
     Args:
-        prompts: words; None, or nothing at all, means nothing for each of `rows` texts.
-        network: whose words they are.
+        prompts: tokens; None, or nothing at all, means nothing for each of `rows` texts.
+        network: whose tokens they are.
         rows: how many texts there have to be.
 
     Raises:
-        BadInput: for what are no words of the network, and another number of texts than `rows`.
+        BadInput: for what are no tokens of the network, and another number of texts than `rows`.
     """
     if prompts is None or len(prompts) == 0:
         found = [torch.empty(0, dtype=torch.int64) for _ in range(1 if rows is None else rows)]
     elif isinstance(prompts, Tensor | np.ndarray):
         found = [vector(row, n) for n, row in enumerate(prompts if prompts.ndim > 1 else prompts[None])]
     elif np.ndim(cast(Any, prompts[0])) == 0:
-        found = [vector(cast(Words, prompts), 0)]
+        found = [vector(cast(Tokens, prompts), 0)]
     else:
-        found = [vector(row, n) for n, row in enumerate(cast("Sequence[Words]", prompts))]
+        found = [vector(row, n) for n, row in enumerate(cast("Sequence[Tokens]", prompts))]
     if rows is not None and len(found) != rows:
         raise BadInput(f"there are {len(found)} prompts for {rows} states; give one for each")
-    n_words = network.config.n_words
+    vocab_size = network.config.vocab_size
     for n, row in enumerate(found):
-        for word in row[(row < 0) | (row >= n_words)][:1].tolist():
+        for token in row[(row < 0) | (row >= vocab_size)][:1].tolist():
             raise BadInput(
-                f"prompt {n + 1}: the word {word} is not among the {n_words} of the network; is it another's tokenizer?"
+                f"prompt {n + 1}: the token {token} is not among the {vocab_size} of the network; is it another's tokenizer?"
             )
     return found
 
 
-def vector(words: Words, n: int) -> Tensor:
+def vector(tokens: Tokens, n: int) -> Tensor:
     """One text as an int64 vector on the CPU. Raises BadInput for anything but whole numbers."""
-    found = torch.as_tensor(np.asarray(words) if not isinstance(words, Tensor) else words)
+    found = torch.as_tensor(np.asarray(tokens) if not isinstance(tokens, Tensor) else tokens)
     if found.ndim != 1 or (
         len(found) and (found.is_floating_point() or found.is_complex() or found.dtype == torch.bool)
     ):
         raise BadInput(
-            f"prompt {n + 1}: expected words (whole numbers in a row), got {found.dtype} of shape {tuple(found.shape)}"
+            f"prompt {n + 1}: expected tokens (whole numbers in a row), got {found.dtype} of shape {tuple(found.shape)}"
         )
     return found.detach().to("cpu", torch.int64)
 
 
 def prompts_of(ids: Tensor, attention_mask: Tensor | None = None) -> list[Tensor]:
-    """The rows (T,) of padded words (B, T), without the padding of one side.
+    """The rows (T,) of padded tokens (B, T), without the padding of one side.
 
     Args:
-        ids: words.
-        attention_mask: (B, T), 1 at words and 0 in the padding.
+        ids: tokens.
+        attention_mask: (B, T), 1 at tokens and 0 in the padding.
 
     Raises:
         BadInput: for a mask that is no padding of one side.
@@ -123,15 +123,15 @@ def prompts_of(ids: Tensor, attention_mask: Tensor | None = None) -> list[Tensor
 
 
 def read(network: LanguageNetwork, past: Past, steps: Stepping, told: Callable[[int], None] | None = None) -> Past:
-    """The past after its tails were read, and nothing else: each word is read once.
+    """The past after its tails were read, and nothing else: each token is read once.
 
-    Rows that have no more words wait. A single word of each is a step.
+    Rows that have no more tokens wait. A single token of each is a step.
 
     Args:
         network: what reads.
         past: of texts that may be of unequal lengths, and may have nothing new.
         steps: of the network.
-        told: is given the number of words of each piece that was read.
+        told: is given the number of tokens of each piece that was read.
     """
     lengths = torch.tensor([len(row) for row in past.tail], dtype=torch.int64)
     done = Past(
@@ -152,7 +152,7 @@ def read(network: LanguageNetwork, past: Past, steps: Stepping, told: Callable[[
 def _pieces(
     network: LanguageNetwork, past: Past, lengths: Tensor, told: Callable[[int], None] | None
 ) -> tuple[States, Tensor]:
-    """State and logits after all words of all tails, which are read in pieces of rows that have some left."""
+    """State and logits after all tokens of all tails, which are read in pieces of rows that have some left."""
     device, state = past.logits.device, past.state
     logits = past.logits.clone() if bool((lengths == 0).any()) else past.logits
     at = 0
@@ -183,7 +183,7 @@ def _placed(logits: Tensor, rows: Tensor, new: Tensor) -> Tensor:
 
 def started(
     network: LanguageNetwork,
-    prompts: Words | Sequence[Words] | None,
+    prompts: Tokens | Sequence[Tokens] | None,
     past: Past | None,
     samples: int,
     bos: int | None,
@@ -200,7 +200,7 @@ def started(
     for n, row in enumerate(found):
         if not len(row) and not len(past.tail[n]) and not int(past.read[n]):
             if bos is None:
-                raise BadInput(f"prompt {n + 1} is empty; give at least one word, or a state to go on from")
+                raise BadInput(f"prompt {n + 1} is empty; give at least one token, or a state to go on from")
             found[n] = torch.tensor([bos])
     return past.followed(found)
 

@@ -1,4 +1,4 @@
-"""How the next word is chosen: what is done to the logits, in which order, and how one is drawn.
+"""How the next token is chosen: what is done to the logits, in which order, and how one is drawn.
 
     repetition penalty -> temperature -> the k likeliest -> the likeliest of mass p -> none less likely than p times the likeliest -> draw
 
@@ -36,8 +36,8 @@ FOREIGN = {
 }  # fmt: skip
 """What others call options of writing, and what they are here."""
 BROKEN = "the network gives logits that are not finite; its weights or its input are broken"
-WORDS = 2**31
-"""No table has so many words."""
+TOKENS = 2**31
+"""No table has so many tokens."""
 HIDDEN_TOP_K = 50
 """What published models that draw mean where their config is silent about top_k."""
 
@@ -46,14 +46,14 @@ HIDDEN_TOP_K = 50
 class Sampling:
     """How a text is written.
 
-    max_new_tokens      words, at most
-    do_sample           draw; otherwise the likeliest word is taken
-    temperature         divides the logits; 0 takes the likeliest word
-    top_k               only so many of the likeliest words; None or 0: all
-    top_p               only the likeliest words that make up this mass
-    min_p               no word that is less likely than this times the likeliest
-    repetition_penalty  makes words that stand in the prompt or the text less likely; 1 does not
-    eos                 words that end a text
+    max_new_tokens      tokens, at most
+    do_sample           draw; otherwise the likeliest token is taken
+    temperature         divides the logits; 0 takes the likeliest token
+    top_k               only so many of the likeliest tokens; None or 0: all
+    top_p               only the likeliest tokens that make up this mass
+    min_p               no token that is less likely than this times the likeliest
+    repetition_penalty  makes tokens that stand in the prompt or the text less likely; 1 does not
+    eos                 tokens that end a text
     stop                strings that end a text, and are left out of it
     seed                of the draws; None takes one from PyTorch's generator
     num_beams           texts that are followed at once; 1 follows one
@@ -86,7 +86,7 @@ class Sampling:
             if not whole(getattr(self, name)):
                 raise BadInput(f"{name} must be a whole number from 1 on, not {getattr(self, name)!r}")
         if self.top_k is not None and self.top_k != 0 and not whole(self.top_k):
-            raise BadInput(f"top_k must be a whole number from 1 on, or 0 for all words, not {self.top_k!r}")
+            raise BadInput(f"top_k must be a whole number from 1 on, or 0 for all tokens, not {self.top_k!r}")
         for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
             if isinstance(getattr(self, name), str):
                 raise BadInput(f"{name} must be a number, not {getattr(self, name)!r}")
@@ -99,11 +99,11 @@ class Sampling:
             raise BadInput(f"early_stopping must be true, false or 'never', not {self.early_stopping!r}")
         if any(not isinstance(text, str) or not text for text in self.stop):
             raise BadInput(f"a stop string is empty, or no text; leave it out, or say where to stop: {self.stop!r}")
-        if any(isinstance(word, bool) or not isinstance(word, int) or not 0 <= word < WORDS for word in self.eos):
-            raise BadInput(f"eos must be words (whole numbers from 0 on), not {self.eos!r}")
+        if any(isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < TOKENS for token in self.eos):
+            raise BadInput(f"eos must be tokens (whole numbers from 0 on), not {self.eos!r}")
         if self.num_beams > 1 and not self.greedy:
             raise BadInput(
-                "beams follow the likeliest words and draw none; leave out num_beams (--beams), or what asks for drawing"
+                "beams follow the likeliest tokens and draw none; leave out num_beams (--beams), or what asks for drawing"
             )
         if self.num_beams > 1 and self.stop:
             raise BadInput("beams do not look for stop strings; leave out num_beams (--beams), or the stop strings")
@@ -165,7 +165,7 @@ def _within(name: str, value: float, right: Callable[[float], bool], wanted: str
 
 
 def penalised(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Logits (B, V) in which words that were `seen` (B, V, bool) are less likely: divided if positive, multiplied if negative."""
+    """Logits (B, V) in which tokens that were `seen` (B, V, bool) are less likely: divided if positive, multiplied if negative."""
     return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
@@ -175,13 +175,13 @@ def cooled(logits: Tensor, temperature: float) -> Tensor:
 
 
 def likeliest(logits: Tensor, top_k: int) -> Tensor:
-    """Logits (B, V) with -inf for all but the `top_k` likeliest words of each row, and those that are as likely as the last of them."""
+    """Logits (B, V) with -inf for all but the `top_k` likeliest tokens of each row, and those that are as likely as the last of them."""
     last = logits.topk(min(top_k, logits.shape[-1])).values[..., -1:]
     return logits.masked_fill(logits < last, -math.inf)
 
 
 def nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """Logits (B, V) with -inf for the words of each row that the likeliest ones of mass `top_p` can do without."""
+    """Logits (B, V) with -inf for the tokens of each row that the likeliest ones of mass `top_p` can do without."""
     rising, order = logits.sort()
     out = rising.softmax(-1).cumsum(-1) <= 1 - top_p
     out[..., -1] = False
@@ -189,23 +189,23 @@ def nucleus(logits: Tensor, top_p: float) -> Tensor:
 
 
 def at_least(logits: Tensor, min_p: float) -> Tensor:
-    """Logits (B, V) with -inf for words that are less likely than `min_p` times the likeliest of their own row."""
+    """Logits (B, V) with -inf for tokens that are less likely than `min_p` times the likeliest of their own row."""
     chances = logits.softmax(-1)
     return logits.masked_fill(chances < min_p * chances.amax(-1, keepdim=True), -math.inf)
 
 
-def processed(logits: Tensor, seen: Tensor | None, sampling: Sampling, vocab: int | None = None) -> Tensor:
-    """Logits (B, vocab) of words that there are; -inf for those that may not be taken.
+def processed(logits: Tensor, seen: Tensor | None, sampling: Sampling, n_tokens: int | None = None) -> Tensor:
+    """Logits (B, n_tokens) of tokens that there are; -inf for those that may not be taken.
 
     Args:
         logits: what the network says (B, V).
-        seen: words (B, V, bool) in the prompt and the text, for the repetition penalty.
+        seen: tokens (B, V, bool) in the prompt and the text, for the repetition penalty.
         sampling: what is done; where nothing is drawn, the penalty alone.
-        vocab: words that there are, at most V; None: V. The rows of the table from there on are never taken.
+        n_tokens: tokens that there are, at most V; None: V. The rows of the table from there on are never taken.
     """
-    logits = logits[..., :vocab].to(raised(logits.dtype))
+    logits = logits[..., :n_tokens].to(raised(logits.dtype))
     if sampling.repetition_penalty != 1 and seen is not None:
-        logits = penalised(logits, seen[..., :vocab], sampling.repetition_penalty)
+        logits = penalised(logits, seen[..., :n_tokens], sampling.repetition_penalty)
     if sampling.greedy:
         return logits
     if sampling.temperature != 1:
@@ -251,7 +251,7 @@ def mixed(seed: int, row: int) -> int:
 
 
 def choose(logits: Tensor, sampling: Sampling, draws: Draws | None) -> Tensor:
-    """A word (B,) for each row of `processed` logits (B, V): the likeliest, or one drawn by inverting its distribution.
+    """A token (B,) for each row of `processed` logits (B, V): the likeliest, or one drawn by inverting its distribution.
 
     Raises:
         BadInput: where logits are not numbers.
@@ -261,6 +261,6 @@ def choose(logits: Tensor, sampling: Sampling, draws: Draws | None) -> Tensor:
     if sampling.greedy or draws is None:
         return logits.argmax(-1)
     mass = logits.to(torch.float64).softmax(-1).cumsum(-1)
-    # below the whole mass, also rounded: it is found before the words that have none at the end
+    # below the whole mass, also rounded: it is found before the tokens that have none at the end
     point = draws.uniform().to(mass.device)[:, None] * mass[:, -1:]
     return torch.searchsorted(mass, point, right=True)[:, 0]

@@ -1,9 +1,9 @@
-"""How likely a network finds a text: the log-likelihood of every word, in the memory of one block, however long the text is.
+"""How likely a network finds a text: the log-likelihood of every token, in the memory of one block, however long the text is.
 
     l_t = log p(w_t | w_1 ... w_{t-1}),   perplexity = exp(-mean of l),   bits per byte = -sum of l / (ln 2 * bytes)
 
-Blocks hand the state on, so their size changes nothing but rounding. The first word of a text has nothing before it: it is read, and not
-scored, unless a word to begin with or a past is given.
+Blocks hand the state on, so their size changes nothing but rounding. The first token of a text has nothing before it: it is read, and not
+scored, unless a token to begin with or a past is given.
 """
 
 from __future__ import annotations
@@ -31,47 +31,47 @@ __all__ = ["Ids", "Scored", "Tally", "score"]
 
 
 class Ids(Protocol):
-    """Words that lie somewhere."""
+    """Tokens that lie somewhere."""
 
     def __len__(self) -> int: ...
 
     def read(self, begin: int, end: int) -> NDArray[Any]:
-        """The words from `begin` up to `end`."""
+        """The tokens from `begin` up to `end`."""
         ...
 
 
 @runtime_checkable
 class Marked(Protocol):
-    """Words of several texts, of which not all count."""
+    """Tokens of several texts, of which not all count."""
 
     def mask(self, begin: int, end: int) -> NDArray[np.bool_]:
-        """Whether each word counts, where it is what has to be foretold."""
+        """Whether each token counts, where it is what has to be foretold."""
         ...
 
     def starts(self, begin: int, end: int) -> NDArray[np.bool_]:
-        """Whether a text begins at each word, which must not see the one before."""
+        """Whether a text begins at each token, which must not see the one before."""
         ...
 
 
 class Lying:
-    """Words in memory, as `Ids`. Raises BadInput for anything but whole numbers in a row."""
+    """Tokens in memory, as `Ids`. Raises BadInput for anything but whole numbers in a row."""
 
     def __init__(self, ids: Tensor | NDArray[Any] | Sequence[int]) -> None:
         self.ids = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else np.asarray(ids)
         if self.ids.ndim != 1 or (len(self.ids) and not np.issubdtype(self.ids.dtype, np.integer)):
-            raise BadInput(f"expected words (whole numbers in a row), got {self.ids.dtype} of shape {self.ids.shape}")
+            raise BadInput(f"expected tokens (whole numbers in a row), got {self.ids.dtype} of shape {self.ids.shape}")
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def read(self, begin: int, end: int) -> NDArray[Any]:
-        """The words from `begin` up to `end`."""
+        """The tokens from `begin` up to `end`."""
         return self.ids[begin:end]
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A block of a text: where it begins, its words (N,) and their log-likelihoods (N,) in nats, NaN where a word is not scored."""
+    """A block of a text: where it begins, its tokens (N,) and their log-likelihoods (N,) in nats, NaN where a token is not scored."""
 
     begin: int
     ids: NDArray[np.int64]
@@ -82,36 +82,36 @@ class Scored:
 class Tally:
     """What blocks come to.
 
-    words  that were scored
+    tokens  that were scored
     nats   that they cost
     bytes  that they stand for
 
     >>> tally = Tally()
     >>> tally.add(Scored(0, np.array([3, 4]), np.array([np.nan, -math.log(2)])), sizes=np.array([1, 2]))
-    >>> tally.words, tally.perplexity, tally.bits_per_byte
+    >>> tally.tokens, tally.perplexity, tally.bits_per_byte
     (1, 2.0, 0.5)
     """
 
-    words: int = 0
+    tokens: int = 0
     nats: float = 0.0
     bytes: int = 0
 
     def add(self, scored: Scored, sizes: NDArray[np.integer[Any]] | None = None) -> None:
-        """One block more; `sizes` (N,): bytes that each of its words stands for."""
+        """One block more; `sizes` (N,): bytes that each of its tokens stands for."""
         counts = ~np.isnan(scored.loglik)
-        self.words += int(counts.sum())
+        self.tokens += int(counts.sum())
         self.nats -= float(scored.loglik[counts].sum())
         self.bytes += 0 if sizes is None else int(sizes[counts].sum())
 
     @property
     def perplexity(self) -> float:
-        """exp of the nats for each word; NaN without words."""
-        return _exp(self.nats / self.words) if self.words else math.nan
+        """exp of the nats for each token; NaN without tokens."""
+        return _exp(self.nats / self.tokens) if self.tokens else math.nan
 
     @property
-    def bits_per_word(self) -> float:
-        """Bits for each word; NaN without words."""
-        return self.nats / math.log(2) / self.words if self.words else math.nan
+    def bits_per_token(self) -> float:
+        """Bits for each token; NaN without tokens."""
+        return self.nats / math.log(2) / self.tokens if self.tokens else math.nan
 
     @property
     def bits_per_byte(self) -> float:
@@ -134,19 +134,19 @@ def score(
     past: Past | None = None,
     bos: int | None = None,
 ) -> Iterator[Scored]:
-    """The log-likelihoods of the words from `begin` up to `end`, block by block, each while it is asked for.
+    """The log-likelihoods of the tokens from `begin` up to `end`, block by block, each while it is asked for.
 
     Args:
         network: what reads.
-        source: words in memory, or what has `read(begin, end)`; where it also has `mask` and `starts`, texts begin where these say, and
-            only words of the mask are scored, and the first of a text where `bos` is given (unless only completions count).
-        begin, end: which words.
-        block: words that are read at once.
-        past: one text that these words follow.
-        bos: a word that stands before each text, and is not scored.
+        source: tokens in memory, or what has `read(begin, end)`; where it also has `mask` and `starts`, texts begin where these say, and
+            only tokens of the mask are scored, and the first of a text where `bos` is given (unless only completions count).
+        begin, end: which tokens.
+        block: tokens that are read at once.
+        past: one text that these tokens follow.
+        bos: a token that stands before each text, and is not scored.
 
     Raises:
-        BadInput: for no words, words that the network does not have, several pasts, and a network that gives no numbers.
+        BadInput: for no tokens, tokens that the network does not have, several pasts, and a network that gives no numbers.
     """
     if not whole(block):
         raise BadInput(f"block must be a whole number from 1 on, not {block!r}")
@@ -155,7 +155,7 @@ def score(
     found: Ids = source if hasattr(source, "read") else Lying(source)
     end = len(found) if end is None else min(end, len(found))
     if begin < 0 or begin >= end:
-        raise BadInput(f"there are no words from {begin} to {end} to score")
+        raise BadInput(f"there are no tokens from {begin} to {end} to score")
     return _blocks(network, found, begin, end, block, past, bos)
 
 
@@ -167,17 +167,17 @@ def _blocks(
     for first in range(begin, end, block):
         last = min(first + block, end)
         ids = np.asarray(source.read(first, last)).astype(np.int64)
-        n_words = network.config.n_words
-        for at in np.flatnonzero((ids < 0) | (ids >= n_words))[:1].tolist():
+        vocab_size = network.config.vocab_size
+        for at in np.flatnonzero((ids < 0) | (ids >= vocab_size))[:1].tolist():
             raise BadInput(
-                f"word {first + at}: {ids[at]} is not among the {n_words} of the network; is it another's tokenizer?"
+                f"token {first + at}: {ids[at]} is not among the {vocab_size} of the network; is it another's tokenizer?"
             )
         if not isinstance(source, Marked):
             yield Scored(first, ids, scorer.block(ids, None))
             continue
         starts = np.array(source.starts(first, last), dtype=bool)
         opens = starts & (bos is not None)
-        if past is not None and first == begin:  # whoever gives a past says that the first word follows it
+        if past is not None and first == begin:  # whoever gives a past says that the first token follows it
             opens[0], starts[0] = True, False
         counts = np.array(source.mask(first, last), dtype=bool)
         if not getattr(source, "completions", False):
@@ -208,32 +208,32 @@ class Scorer:
         self.h: Tensor | None = None
 
     def block(self, ids: NDArray[np.int64], starts: NDArray[np.bool_] | None) -> NDArray[np.float64]:
-        """Log-likelihoods (N,) of the next words (N,), NaN where nothing stands before; `starts` (N,): where a text begins."""
-        words = torch.from_numpy(ids).to(self.device)
+        """Log-likelihoods (N,) of the next tokens (N,), NaN where nothing stands before; `starts` (N,): where a text begins."""
+        tokens = torch.from_numpy(ids).to(self.device)
         with quiet(self.network):
             loglik = torch.full((len(ids),), math.nan, dtype=torch.float64)
             cuts = [0, len(ids)] if starts is None else [0, *np.flatnonzero(starts).tolist(), len(ids)]
             if self.bos is None:
                 flags = None if starts is None or not starts.any() else torch.from_numpy(starts)
-                self._run(words, loglik, flags)
-            else:  # what stands before each text is no word of the block
+                self._run(tokens, loglik, flags)
+            else:  # what stands before each text is no token of the block
                 for a, b in pairwise(cuts):
                     if starts is not None and a < len(ids) and starts[a]:
                         self.state, self.logits, self.h = self.bos.state, self.bos.logits, None
                     if a < b:
-                        self._run(words[a:b], loglik[a:b], None)
+                        self._run(tokens[a:b], loglik[a:b], None)
         return loglik.numpy()
 
-    def _run(self, words: Tensor, loglik: Tensor, starts: Tensor | None) -> None:
-        """Read words (N,), and write their log-likelihoods into `loglik` (N,)."""
+    def _run(self, tokens: Tensor, loglik: Tensor, starts: Tensor | None) -> None:
+        """Read tokens (N,), and write their log-likelihoods into `loglik` (N,)."""
         flags = None if starts is None else starts.to(self.device)[None]
-        h, self.state = self.network.read(words[None], self.state, starts=flags)
+        h, self.state = self.network.read(tokens[None], self.state, starts=flags)
         if self.logits is not None:
-            loglik[:1] = -cross_entropy(self.logits.to(h.dtype), words[:1])
+            loglik[:1] = -cross_entropy(self.logits.to(h.dtype), tokens[:1])
         elif self.h is not None:
-            loglik[:1] = -self.network.loss(self.h, words[:1], reduction="none")
-        if len(words) > 1:
-            loglik[1:] = -self.network.loss(h[0, :-1], words[1:], reduction="none")
+            loglik[:1] = -self.network.loss(self.h, tokens[:1], reduction="none")
+        if len(tokens) > 1:
+            loglik[1:] = -self.network.loss(h[0, :-1], tokens[1:], reduction="none")
         if bool(loglik[int(self.logits is None and self.h is None) :].isnan().any()):
             raise BadInput(BROKEN)
         if starts is not None:

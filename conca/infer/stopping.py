@@ -1,7 +1,7 @@
-"""The text of words that are written, as far as it is certain: what may be the beginning of a stop string is held back.
+"""The text of tokens that are written, as far as it is certain: what may be the beginning of a stop string is held back.
 
-A stop string ends a text where it begins. Of a word that stands across that place only what comes before it is kept: that part is
-encoded again, so that the words that are kept, their text and the state after them are one and the same text.
+A stop string ends a text where it begins. Of a token that stands across that place only what comes before it is kept: that part is
+encoded again, so that the tokens that are kept, their text and the state after them are one and the same text.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Cut", "Decoding", "Speech", "TextOf", "Tokens"]
+__all__ = ["Codec", "Cut", "Decoding", "Speech", "TextOf"]
 
 
 class Decoding(Protocol):
-    """Words to text, a few at a time."""
+    """Tokens to text, a few at a time."""
 
     def push(self, ids: Sequence[int]) -> str:
-        """The whole characters that these words complete."""
+        """The whole characters that these tokens complete."""
         ...
 
     def flush(self) -> str:
@@ -28,11 +28,11 @@ class Decoding(Protocol):
         ...
 
 
-class Tokens(Protocol):
+class Codec(Protocol):
     """Of a tokenizer, what writing needs."""
 
     def encode(self, text: str) -> NDArray[Any]:
-        """The words of a text."""
+        """The tokens of a text."""
         ...
 
     def stream(self) -> Decoding:
@@ -40,32 +40,32 @@ class Tokens(Protocol):
         ...
 
 
-class Speech(Tokens, Protocol):
+class Speech(Codec, Protocol):
     """Of a tokenizer, what a talk needs beside that."""
 
     @property
     def bos(self) -> int | None:
-        """The word that texts begin with."""
+        """The token that texts begin with."""
         ...
 
     @property
     def eos(self) -> int | None:
-        """The word that ends texts."""
+        """The token that ends texts."""
         ...
 
     @property
     def pad(self) -> int | None:
-        """The word that fills up."""
+        """The token that fills up."""
         ...
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """Words to text, those that stand for no text too if they are `special`."""
+        """Tokens to text, those that stand for no text too if they are `special`."""
         ...
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a stop string ended a text: so many of its words are `kept`, then come `rest`, which were none of them."""
+    """Where a stop string ended a text: so many of its tokens are `kept`, then come `rest`, which were none of them."""
 
     kept: int
     rest: list[int]
@@ -76,15 +76,15 @@ class TextOf:
     """The text of one row.
 
     Args:
-        tokens: of the tokenizer; without one there is no text.
+        codec: of the tokenizer; without one there is no text.
         stop: strings that end it.
 
-    ids     words so far
+    ids     tokens so far
     text    what is certain of the text
-    sure    so many of the words are certain
+    sure    so many of the tokens are certain
     """
 
-    tokens: Tokens | None
+    codec: Codec | None
     stop: Sequence[str] = ()
     ids: list[int] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
@@ -93,23 +93,23 @@ class TextOf:
     ends: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.stream = None if self.tokens is None else self.tokens.stream()
+        self.stream = None if self.codec is None else self.codec.stream()
 
     @property
     def safe(self) -> int:
-        """So many of the words are kept whatever comes; a character may be made of four, and be the first of a stop string."""
+        """So many of the tokens are kept whatever comes; a character may be made of four, and be the first of a stop string."""
         return max(0, self.sure - 4) if self.stop else self.sure
 
     @property
     def text(self) -> str | None:
         """What is certain of the text; None without a tokenizer."""
-        return None if self.tokens is None else "".join(self.parts)
+        return None if self.codec is None else "".join(self.parts)
 
-    def push(self, word: int, *, silent: bool = False) -> Cut | None:
-        """One word more; a `silent` one (the end of a text) has none. Says where the text ends if a stop string is complete."""
-        self.ids.append(word)
+    def push(self, token: int, *, silent: bool = False) -> Cut | None:
+        """One token more; a `silent` one (the end of a text) has none. Says where the text ends if a stop string is complete."""
+        self.ids.append(token)
         if self.stream is not None and not silent:
-            self.held += self.stream.push([word])
+            self.held += self.stream.push([token])
         self.ends.append(len(self.held))  # counted from where `held` begins
         if not self.stop:
             self.release(len(self.held))
@@ -123,7 +123,7 @@ class TextOf:
         return None
 
     def release(self, count: int) -> None:
-        """So many more characters are certain, and the words before the one that ends there (which may hold a part of the next)."""
+        """So many more characters are certain, and the tokens before the one that ends there (which may hold a part of the next)."""
         self.parts.append(self.held[:count])
         self.held = self.held[count:]
         certain = sum(end < count for end in self.ends)
@@ -140,22 +140,22 @@ class TextOf:
 
     def cut(self, place: int) -> Cut:
         """The text ends at this place of what is held."""
-        assert self.tokens is not None
+        assert self.codec is not None
         self.parts.append(self.held[:place])
         text = "".join(self.parts)
         kept = self.sure + sum(end <= place for end in self.ends)
-        while not text.startswith(before := plain(self.tokens, self.ids[:kept])):
+        while not text.startswith(before := plain(self.codec, self.ids[:kept])):
             kept -= 1
-        rest = [int(word) for word in np.asarray(self.tokens.encode(text[len(before) :]))] if before != text else []
+        rest = [int(token) for token in np.asarray(self.codec.encode(text[len(before) :]))] if before != text else []
         self.ids = self.ids[:kept] + rest
         self.held, self.sure = "", len(self.ids)
         self.ends.clear()
         return Cut(kept, rest)
 
 
-def plain(tokens: Tokens, ids: Sequence[int]) -> str:
-    """The text of words by themselves."""
-    stream = tokens.stream()
+def plain(codec: Codec, ids: Sequence[int]) -> str:
+    """The text of tokens by themselves."""
+    stream = codec.stream()
     return stream.push(ids) + stream.flush()
 
 

@@ -35,7 +35,7 @@ MOST = 64
 
 @dataclass(frozen=True)
 class Place:
-    """Where a talk can go back to: after so many characters of its text and so many words.
+    """Where a talk can go back to: after so many characters of its text and so many tokens.
 
     messages  that had been said, where a turn began; None in the middle of one
     past      None where nothing was read
@@ -49,7 +49,7 @@ class Place:
 
 @dataclass
 class Turn:
-    """An answer that is being written: to which messages, in which text, after which place, which words were new."""
+    """An answer that is being written: to which messages, in which text, after which place, which tokens were new."""
 
     writer: Writer
     messages: list[dict[str, Any]]
@@ -63,11 +63,11 @@ class Talk:
 
     Args:
         network: who answers.
-        tokenizer: its words.
+        tokenizer: its tokens.
         template: its chat template.
         sampling: how it answers.
         system: what it is told before all.
-        variables: what the template may name beside the special words of the tokenizer.
+        variables: what the template may name beside the special tokens of the tokenizer.
 
     Raises:
         BadInput: for a template that cannot be read.
@@ -87,8 +87,8 @@ class Talk:
         system: str | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> None:
-        words = {"bos_token": tokenizer.bos, "eos_token": tokenizer.eos, "pad_token": tokenizer.pad}
-        special = {name: tokenizer.decode([word], special=True) for name, word in words.items() if word is not None}
+        tokens = {"bos_token": tokenizer.bos, "eos_token": tokenizer.eos, "pad_token": tokenizer.pad}
+        special = {name: tokenizer.decode([token], special=True) for name, token in tokens.items() if token is not None}
         self.network, self.tokenizer, self.sampling = network, tokenizer, sampling
         self.template = ChatTemplate(template, special | dict(variables or {}))
         self.messages: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
@@ -198,17 +198,17 @@ class Talk:
         """What there is to say about going on from a place."""
         if place.count < len(self.ids):
             lost = len(self.ids) - place.count
-            return f"the chat template writes the past anew: its last {lost} words are read again"
+            return f"the chat template writes the past anew: its last {lost} tokens are read again"
         if place.past is None and any(message["role"] == "assistant" for message in self.messages):
             return "the state of the past was not kept: all of it is read again"
         return None
 
     def _new(self, text: str, place: Place) -> list[int]:
-        """The words of `text` after a place: as those of the whole text, if they begin with what was read."""
-        whole = words_of(self.tokenizer, text)
+        """The tokens of `text` after a place: as those of the whole text, if they begin with what was read."""
+        whole = tokens_of(self.tokenizer, text)
         if whole[: place.count] == self.ids[: place.count]:
             return whole[place.count :]
-        return words_of(self.tokenizer, text[place.end :])
+        return tokens_of(self.tokenizer, text[place.end :])
 
     def _go_back(self, place: Place) -> None:
         """Forget what comes after a place. Turns that began later begin there."""
@@ -220,7 +220,7 @@ class Talk:
         ]
 
     def _rendered(self, before: str, said: Sequence[Mapping[str, Any]], row: Written) -> tuple[str, bool]:
-        """The text after an answer, and whether the word that ended it stands in it: if the template ends answers so."""
+        """The text after an answer, and whether the token that ended it stands in it: if the template ends answers so."""
         answer = row.text or ""
         try:
             whole = self.template.render(said)
@@ -257,14 +257,14 @@ def shown_as(answer: str, rest: str) -> str | None:
     return rest[: end + len(after)] if rest.startswith(after, end) else rest[:end]
 
 
-def words_of(tokenizer: Speech, text: str) -> list[int]:
-    """The words of a text."""
-    return [int(word) for word in tokenizer.encode(text)]
+def tokens_of(tokenizer: Speech, text: str) -> list[int]:
+    """The tokens of a text."""
+    return [int(token) for token in tokenizer.encode(text)]
 
 
 def without_last(past: Past, ids: list[int]) -> Past:
-    """The past of one text without its last word, which was not read; `ids`, all its words, lose it too."""
-    word = ids.pop()
+    """The past of one text without its last token, which was not read; `ids`, all its tokens, lose it too."""
+    token = ids.pop()
     seen: Tensor = past.seen.clone()
-    seen[0, word] = word in ids
+    seen[0, token] = token in ids
     return replace(past, tail=(past.tail[0][:-1],), seen=seen)

@@ -16,7 +16,7 @@ Reason = Literal["length", "eos", "stop", "interrupted"]
 
 @dataclass(frozen=True)
 class Piece:
-    """Something certain of one text: words, and characters (a character may come later than its words)."""
+    """Something certain of one text: tokens, and characters (a character may come later than its tokens)."""
 
     row: int
     ids: tuple[int, ...]
@@ -27,8 +27,8 @@ class Piece:
 class Written:
     """One text.
 
-    ids     (N,) int64, its words without the prompt; the word that ended it is among them
-    text    without that word and without a stop string; None where no tokenizer was given
+    ids     (N,) int64, its tokens without the prompt; the token that ended it is among them
+    text    without that token and without a stop string; None where no tokenizer was given
     reason  why it ended
     score   of a beam: the sum of log-likelihoods over the length to the power of the length penalty
     """
@@ -41,7 +41,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Rate:
-    """What was done in which time: words read (once for all samples of a prompt) and words written, seconds of both."""
+    """What was done in which time: tokens read (once for all samples of a prompt) and tokens written, seconds of both."""
 
     read: int
     written: int
@@ -49,20 +49,20 @@ class Rate:
     write_seconds: float
 
     @property
-    def words_per_second(self) -> float:
-        """Words written in a second."""
+    def tokens_per_second(self) -> float:
+        """Tokens written in a second."""
         return self.written / self.write_seconds if self.write_seconds else 0.0
 
     def line(self) -> str:
         """One line that says so.
 
         >>> Rate(10, 30, 0.5, 2.0).line()
-        'read 10 words in 0.50 s (20/s), wrote 30 in 2.00 s (15/s)'
+        'read 10 tokens in 0.50 s (20/s), wrote 30 in 2.00 s (15/s)'
         """
         reading = self.read / self.read_seconds if self.read_seconds else 0.0
         return (
-            f"read {self.read} words in {self.read_seconds:.2f} s ({reading:.0f}/s), "
-            f"wrote {self.written} in {self.write_seconds:.2f} s ({self.words_per_second:.0f}/s)"
+            f"read {self.read} tokens in {self.read_seconds:.2f} s ({reading:.0f}/s), "
+            f"wrote {self.written} in {self.write_seconds:.2f} s ({self.tokens_per_second:.0f}/s)"
         )
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as registry
 
 from conca.layers.narrow import DTYPES, Narrow, empty_rows, rounded_rows
-from conca.layers.narrow_words import NarrowWords
-from conca.layers.words import Words
+from conca.layers.narrow_embedding import NarrowEmbedding
+from conca.layers.tied_embedding import TiedEmbedding
 from conca.ops.doors import traced
 from conca.ops.one_row import FEW, one_row
 from conca.types import BadInput, nearest
@@ -72,17 +72,17 @@ class HalfLinear(NarrowLinear):
 
 
 KINDS: dict[str, type[NarrowLinear]] = {"int8": Int8Linear, "bfloat16": HalfLinear}
-WIDE = nn.Linear, Words
+WIDE = nn.Linear, TiedEmbedding
 """What is narrowed."""
 
 
 def narrowed(model: nn.Module, kind: str = "int8", names: Iterable[str] | None = None) -> nn.Module:
-    """Put narrow maps and tables in the place of the `nn.Linear` and `Words` in a model, and give the model back.
+    """Put narrow maps and tables in the place of the `nn.Linear` and `TiedEmbedding` in a model, and give the model back.
 
     A weight that two of them share stays shared.
 
     Args:
-        model: changed in place; when it is itself an `nn.Linear` or `Words`, its narrow one comes back.
+        model: changed in place; when it is itself an `nn.Linear` or `TiedEmbedding`, its narrow one comes back.
         kind: "int8" or "bfloat16".
         names: qualified names as in `model.named_modules()`, or last parts of them ("in_proj"), one or several; None takes all.
 
@@ -95,7 +95,9 @@ def narrowed(model: nn.Module, kind: str = "int8", names: Iterable[str] | None =
     wanted = None if names is None else {names} if isinstance(names, str) else set(names)
     for name in wanted or ():
         if not any(name in (full, full.rpartition(".")[2]) for full in found):
-            raise BadInput(f"narrowed: the model has no nn.Linear or Words named {name!r}; {nearest(name, found)}")
+            raise BadInput(
+                f"narrowed: the model has no nn.Linear or TiedEmbedding named {name!r}; {nearest(name, found)}"
+            )
     made: dict[nn.Module, nn.Module] = {}
     rounded: dict[Tensor, Rows] = {}
     for name, module in found.items():
@@ -116,13 +118,13 @@ def narrowed(model: nn.Module, kind: str = "int8", names: Iterable[str] | None =
 
 
 def narrow_of(kind: str, module: nn.Module, weight: Tensor) -> Narrow:
-    """The narrow module with this weight that takes the place of an `nn.Linear` or `Words`; of the module only the bias is kept.
+    """The narrow module with this weight that takes the place of an `nn.Linear` or `TiedEmbedding`; of the module only the bias is kept.
 
     Raises:
         BadInput: for an unknown kind, another module, another shape, and a weight that is not finite.
     """
     if type(module) not in WIDE:
-        raise BadInput(f"narrowed: {type(module).__name__} is neither an nn.Linear nor Words")
+        raise BadInput(f"narrowed: {type(module).__name__} is neither an nn.Linear nor TiedEmbedding")
     if module.weight.shape != weight.shape:
         raise BadInput(f"narrowed: expected a weight {tuple(module.weight.shape)}, got {tuple(weight.shape)}")  # type: ignore[arg-type]
     return _around(kind, module, *rounded_rows(weight, kind))
@@ -134,8 +136,8 @@ def _around(kind: str, module: nn.Module, weight: Tensor, scale: Tensor | None) 
     assert isinstance(own, Tensor)
     scale = None if scale is None else scale.to(torch.promote_types(own.dtype, torch.float32))
     new: Narrow
-    if isinstance(module, Words):
-        new = NarrowWords(weight, scale, dtype=own.dtype)
+    if isinstance(module, TiedEmbedding):
+        new = NarrowEmbedding(weight, scale, dtype=own.dtype)
     else:
         bias = module.bias
         new = KINDS[kind](weight, scale, bias.detach().clone() if isinstance(bias, Tensor) else None)
@@ -143,7 +145,7 @@ def _around(kind: str, module: nn.Module, weight: Tensor, scale: Tensor | None) 
 
 
 def skeleton(model: nn.Module, kind: str) -> nn.Module:
-    """Put narrow modules without numbers in the place of every `nn.Linear` and `Words`, for `load_state_dict(..., assign=True)`.
+    """Put narrow modules without numbers in the place of every `nn.Linear` and `TiedEmbedding`, for `load_state_dict(..., assign=True)`.
 
     Those of a model under torch.device("meta") take no memory. Raises BadInput for an unknown kind.
     """
@@ -162,7 +164,7 @@ def put(model: nn.Module, name: str, tensor: Tensor, kind: str | None = None) ->
         model: has a parameter or buffer of this name.
         name: as in its state_dict.
         tensor: its numbers.
-        kind: the weights of `nn.Linear` and `Words` are narrowed on the way, "int8" or "bfloat16"; None: they are not.
+        kind: the weights of `nn.Linear` and `TiedEmbedding` are narrowed on the way, "int8" or "bfloat16"; None: they are not.
 
     Raises:
         BadInput: for a name the model does not have, another shape, an unknown kind, and a weight to narrow that is not finite.

@@ -104,13 +104,13 @@ def classifying(network: ClassifyNetwork) -> Iterator[Cost]:
 
 
 def speaking(network: LanguageNetwork) -> Iterator[Cost]:
-    """Every layer of a language model, then the words, the last norm and the head."""
+    """Every layer of a language model, then the tokens, the last norm and the head."""
     for place, part in enumerate(cast("list[Block[Any]]", network.stack.parts), 1):
         yield block(part, place)
-    width, head = network.config.d_model, network.config.n_words * network.config.d_model
+    width, head = network.config.d_model, network.config.vocab_size * network.config.d_model
     around = parameters(network) - parameters(network.stack)
-    read = bytes_of(network.words if network.head is None else network.head)
-    yield Cost("words and head", width, around, 0, False, head + width, read)
+    read = bytes_of(network.embedding if network.head is None else network.head)
+    yield Cost("tokens and head", width, around, 0, False, head + width, read)
 
 
 def block(part: Block[Any], place: int) -> Cost:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from conca.models.gguf_file import GGUFFile
-from conca.models.gguf_tokenizer import known_words, special_words
+from conca.models.gguf_tokenizer import known_tokens, special_tokens
 from conca.models.published import Pretrained, pretrained
 from conca.types import BadInput
 
@@ -62,7 +62,7 @@ def read_gguf(
         tensors = GGUFTensors(file)
         return pretrained(
             described(file), tensors, where=str(path), dtype=dtype, quantize=quantize, options=options,
-            generation=special_words(file),
+            generation=special_tokens(file),
         )  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def described(file: GGUFFile) -> dict[str, Any]:
         "state_size": file.whole(f"{kind}.ssm.state_size"),
         "conv_kernel": file.whole(f"{kind}.ssm.conv_kernel"),
         "layer_norm_epsilon": eps,
-        "vocab_size": known_words(file) or file.shape("token_embd.weight")[0],
+        "vocab_size": known_tokens(file) or file.shape("token_embd.weight")[0],
     }
     if kind == "mamba2":
         return found | {"num_heads": heads, "n_groups": file.whole(f"{kind}.ssm.group_count", 1)}

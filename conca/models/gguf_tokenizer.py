@@ -19,7 +19,7 @@ from tokenizers.models import BPE
 from conca.models.gguf_file import GGUFFile
 from conca.types import BadInput, nearest
 
-__all__ = ["known_words", "special_words", "tokenizer_files"]
+__all__ = ["known_tokens", "special_tokens", "tokenizer_files"]
 
 KEY = "tokenizer.ggml."
 SPACE = "▁"
@@ -65,24 +65,24 @@ def tokenizer_files(file: GGUFFile) -> dict[str, bytes] | None:
         raise BadInput(f"{line}; name the tokenizer.json of the model")
     text = whole or _json(file, model)
     tokens, config = file.said(f"{KEY}tokens", []), dict[str, Any]()
-    for word, i in special_words(file).items():
+    for name, i in special_tokens(file).items():
         if 0 <= i < len(tokens):
-            config[word.replace("_token_id", "_token")] = tokens[i]
+            config[name.replace("_token_id", "_token")] = tokens[i]
     config["add_bos_token"] = _begins(file)
     if (template := file.said("tokenizer.chat_template")) is not None:
         config["chat_template"] = template
     return {"tokenizer.json": text.encode(), "tokenizer_config.json": json.dumps(config, indent=2).encode()}
 
 
-def special_words(file: GGUFFile) -> dict[str, int]:
+def special_tokens(file: GGUFFile) -> dict[str, int]:
     """Ids of the begin and the end of a text and of what fills rows, in the words of a generation_config.json."""
     names = {"bos": "bos", "eos": "eos", "padding": "pad"}
     found = {f"{ours}_token_id": file.said(f"{KEY}{theirs}_token_id") for theirs, ours in names.items()}
     return {name: i for name, i in found.items() if type(i) is int}
 
 
-def known_words(file: GGUFFile) -> int | None:
-    """How many words there are, without those that only fill the table; None where the file does not list them."""
+def known_tokens(file: GGUFFile) -> int | None:
+    """How many tokens there are, without those that only fill the table; None where the file does not list them."""
     tokens, kinds = file.said(f"{KEY}tokens"), file.said(f"{KEY}token_type")
     if not tokens:
         return None

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from conca.layers.mamba import Mamba
 from conca.layers.mamba2 import Mamba2
 from conca.models.language import LanguageConfig, LanguageNetwork
+from conca.models.published_configs import SPECIAL
 from conca.models.published_names import Place, places
 from conca.models.run import umask
 from conca.models.stack import Block
@@ -27,7 +28,6 @@ __all__ = ["save_hf"]
 MODEL = "model.safetensors"
 SHARD = 5 << 30
 """Bytes of a file of weights, unless a single tensor has more."""
-WORDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 CLASSES = {
     "mamba": "MambaForCausalLM",
     "mamba2": "Mamba2ForCausalLM",
@@ -50,14 +50,14 @@ def save_hf(
         network: blocks of Mamba alone, or of Mamba-2 alone, all with the same options.
         config: its description.
         folder: to be made; it may be there if it is empty.
-        generation: becomes generation_config.json; its special words stand in config.json too.
+        generation: becomes generation_config.json; its special tokens stand in config.json too.
         shard: bytes of a file of weights at most.
         also: is called with the folder before it has its name, to put more into it.
 
     Raises:
         BadInput: for a network that transformers has no model for, narrow weights, and a folder that is not empty.
     """
-    described = _described(network, config) | {name: (generation or {}).get(name) for name in WORDS}
+    described = _described(network, config) | {name: (generation or {}).get(name) for name in SPECIAL}
     folder = folder.absolute()
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise BadInput(f"{folder}: exists; name another folder")
@@ -123,7 +123,7 @@ def _described(network: LanguageNetwork, config: LanguageConfig) -> dict[str, An
     kind, dtype = facts[0]["model_type"], str(weight.dtype).removeprefix("torch.")
     return facts[0] | {
         "architectures": [CLASSES[kind]],
-        "vocab_size": config.n_words,
+        "vocab_size": config.vocab_size,
         "hidden_size": config.d_model,
         "num_hidden_layers": len(own),
         "layer_norm_epsilon": config.eps,

@@ -1,4 +1,4 @@
-"""A language model: a table of words, a stack of blocks, a norm, and a number for every word that may come next.
+"""A language model: an embedding, a stack of blocks, a norm, and a number for every token that may come next.
 
     h_t, state = stack(W[id_t], state),   logits_t = V norm(h_t)                    V = W where the table is tied
 
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from conca.layers.narrow import Narrow
-from conca.layers.narrow_words import NarrowWords
+from conca.layers.narrow_embedding import NarrowEmbedding
 from conca.layers.norm import RMSNorm
 from conca.layers.options import whole
 from conca.layers.quantised import NarrowLinear
 from conca.layers.rows import left_to_right, right_to_left
-from conca.layers.words import Words
+from conca.layers.tied_embedding import TiedEmbedding
 from conca.models.description import Description
 from conca.models.stack import pattern
 from conca.ops.cross_entropy import Reduction, linear_cross_entropy
@@ -34,9 +34,9 @@ States = tuple[State, ...]
 class LanguageConfig(Description):
     """What a language model is made of.
 
-    n_words   rows of the table
-    vocab     words that exist; the rows from there on are padding, which is never written
-    layers    pattern of the stack, such as "mamba2(d_state=64)*4 attention(window=64)"; every word of it is a pre-norm block
+    vocab_size   rows of the table
+    n_tokens     tokens that exist; the rows from there on are padding, which is never written
+    layers    pattern of the stack, such as "mamba2(d_state=64)*4 attention(window=64)"; each name in it is a pre-norm block
     d_model   its width
     tied      whether the table is also the head
     eps       what the norms add to the mean of squares
@@ -44,11 +44,11 @@ class LanguageConfig(Description):
     std       standard deviation of the first values of table and head
 
     Raises:
-        BadInput: for sizes that are none, and more words than rows.
+        BadInput: for sizes that are none, and more tokens than rows.
     """
 
-    n_words: int
-    vocab: int
+    vocab_size: int
+    n_tokens: int
     layers: str
     d_model: int
     tied: bool = True
@@ -57,15 +57,17 @@ class LanguageConfig(Description):
     std: float = 0.02
 
     def __post_init__(self) -> None:
-        for name in ("n_words", "vocab", "d_model"):
+        for name in ("vocab_size", "n_tokens", "d_model"):
             if not whole(getattr(self, name)):
                 raise BadInput(f"network: {name} must be a whole number from 1 on, not {getattr(self, name)!r}")
-        if self.vocab > self.n_words:
-            raise BadInput(f"network: vocab {self.vocab} is more than the n_words {self.n_words} that the table has")
+        if self.n_tokens > self.vocab_size:
+            raise BadInput(
+                f"network: n_tokens {self.n_tokens} is more than the vocab_size {self.vocab_size} that the table has"
+            )
 
 
 class LanguageNetwork(nn.Module):
-    """Logits of the next word, of whole texts or word by word; state goes in and comes out.
+    """Logits of the next token, of whole texts or token by token; state goes in and comes out.
 
     In half precision the sum that the blocks add to stays float32.
 
@@ -75,7 +77,7 @@ class LanguageNetwork(nn.Module):
     Raises:
         BadInput: for a pattern that cannot be built.
 
-    >>> network = LanguageNetwork(LanguageConfig(n_words=50, vocab=50, layers="mamba*2", d_model=8))
+    >>> network = LanguageNetwork(LanguageConfig(vocab_size=50, n_tokens=50, layers="mamba*2", d_model=8))
     >>> logits, state = network(torch.tensor([[1, 2, 3]]))
     >>> logits.shape, network.step(torch.tensor([4]), state)[0].shape
     (torch.Size([1, 3, 50]), torch.Size([1, 50]))
@@ -84,12 +86,14 @@ class LanguageNetwork(nn.Module):
     def __init__(self, config: LanguageConfig) -> None:
         super().__init__()
         self.config = config
-        self.words: Words | NarrowWords = Words(config.n_words, config.d_model, std=config.std)
+        self.embedding: TiedEmbedding | NarrowEmbedding = TiedEmbedding(
+            config.vocab_size, config.d_model, std=config.std
+        )
         self.stack = pattern(config.layers, config.d_model, dropout=config.dropout, eps=config.eps)
         self.norm = RMSNorm(config.d_model, eps=config.eps)
         self.head: nn.Linear | NarrowLinear | None = None
         if not config.tied:
-            self.head = nn.Linear(config.d_model, config.n_words, bias=False)
+            self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
             nn.init.normal_(self.head.weight, std=config.std)
 
     @property
@@ -112,45 +116,45 @@ class LanguageNetwork(nn.Module):
         """What the layers say (B, T, D), after the last norm, and the state.
 
         Args:
-            ids: words (B, T); in the padding of rows they may be anything from 0 to V - 1.
+            ids: tokens (B, T); in the padding of rows they may be anything from 0 to V - 1.
             state: what was read before.
             lengths: (B,) of right-padded rows.
             starts: (B, T) where a new text begins.
 
         Raises:
-            IndexError: for words that the table does not have.
+            IndexError: for tokens that the table does not have.
         """
         h, state = self.stack(self.entered(ids), state, lengths=lengths, starts=starts)
         return self.norm(h), state
 
     def entered(self, ids: Tensor) -> Tensor:
-        """Vectors (..., D) of words (...), in float32 or better."""
-        x: Tensor = self.words(ids)
+        """Vectors (..., D) of tokens (...), in float32 or better."""
+        x: Tensor = self.embedding(ids)
         return x.to(raised(x.dtype))
 
     def logits(self, h: Tensor) -> Tensor:
-        """A number for each word (..., V), of what `read` gave (..., D)."""
-        table = self.words if self.head is None else self.head
+        """A number for each token (..., V), of what `read` gave (..., D)."""
+        table = self.embedding if self.head is None else self.head
         narrow = getattr(table.weight, "dtype", h.dtype)
         if narrow.is_floating_point and isinstance(table, nn.Linear | nn.Embedding):
             h = h.to(narrow)
-        return self.words.logits(h) if self.head is None else self.head(h)
+        return self.embedding.logits(h) if self.head is None else self.head(h)
 
     def loss(self, h: Tensor, target: Tensor, *, ignore: int = -100, reduction: Reduction = "mean") -> Tensor:
-        """Cross entropy of the logits of h (..., D) at the words `target` (...), which never keeps all of them.
+        """Cross entropy of the logits of h (..., D) at the tokens `target` (...), which never keeps all of them.
 
         Args:
             h: what `read` gave.
-            target: the words that came; where it is `ignore`, nothing counts.
+            target: the tokens that came; where it is `ignore`, nothing counts.
             reduction: "mean", "sum", or "none" (one number for each).
         """
-        table = self.words if self.head is None else self.head
-        if isinstance(table, Words | Narrow):
+        table = self.embedding if self.head is None else self.head
+        if isinstance(table, TiedEmbedding | Narrow):
             return table.loss(h, target, ignore=ignore, reduction=reduction)
         return linear_cross_entropy(h, table.weight, target, ignore=ignore, reduction=reduction)
 
     def step(self, ids: Tensor, state: States) -> tuple[Tensor, States]:
-        """One word of each text: ids (B,) give logits (B, V)."""
+        """One token of each text: ids (B,) give logits (B, V)."""
         h, state = self.stack.step(self.entered(ids), state)
         return self.logits(self.norm(h)), state
 
@@ -163,10 +167,10 @@ class LanguageNetwork(nn.Module):
         starts: Tensor | None = None,
         attention_mask: Tensor | None = None,
     ) -> tuple[Tensor, States]:
-        """Logits (B, T, V) of the word after each, and the state; arguments as in `read`.
+        """Logits (B, T, V) of the token after each, and the state; arguments as in `read`.
 
         Args:
-            attention_mask: (B, T), 1 at words and 0 in the padding, on the left or on the right, in place of `lengths`. Logits in the
+            attention_mask: (B, T), 1 at tokens and 0 in the padding, on the left or on the right, in place of `lengths`. Logits in the
                 padding are those of nothing.
 
         Raises:
@@ -183,9 +187,9 @@ class LanguageNetwork(nn.Module):
 
 
 def sides(mask: Tensor, ids: Tensor) -> tuple[bool, Tensor]:
-    """Whether rows are padded on the left, and how many words (B,) each has. Raises BadInput for any other mask."""
+    """Whether rows are padded on the left, and how many tokens (B,) each has. Raises BadInput for any other mask."""
     if mask.shape != ids.shape:
-        raise BadInput(f"attention_mask is {tuple(mask.shape)}, the words are {tuple(ids.shape)}")
+        raise BadInput(f"attention_mask is {tuple(mask.shape)}, the tokens are {tuple(ids.shape)}")
     there = mask != 0
     lengths, every = there.sum(1), torch.arange(mask.shape[1], device=mask.device)
     if torch.equal(there, every < lengths[:, None]):

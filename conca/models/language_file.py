@@ -1,6 +1,6 @@
 """A language model's network as one safetensors file, narrow or not, read tensor by tensor and never there twice.
 
-Narrow weights stand in the file as they are, `words.weight` in int8 and `words.scale` in float32 beside it; which model a file belongs
+Narrow weights stand in the file as they are, `tokens.weight` in int8 and `tokens.scale` in float32 beside it; which model a file belongs
 to, and that it is narrow ("quantized": "int8"), is said where its description is.
 """
 

@@ -23,8 +23,6 @@ from conca.types import BadInput, nearest
 
 __all__ = ["Pretrained", "pretrained", "read_pretrained"]
 
-WORDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-
 
 @dataclass
 class Pretrained:
@@ -33,7 +31,7 @@ class Pretrained:
     config      what describes the network; its pattern holds every option
     network     in evaluation mode
     family      "mamba", "mamba2", "mamba3" or "falcon_mamba"
-    generation  generation_config.json, or the special words of the config
+    generation  generation_config.json, or the special tokens of the config
     notices     what was taken without being said, for whoever reads
     """
 
@@ -77,7 +75,7 @@ def read_pretrained(
                 if not name.startswith("_") and name != "transformers_version"
             }
         else:
-            generation = {name: config[name] for name in WORDS if config.get(name) is not None}
+            generation = {name: config[name] for name in published_configs.SPECIAL if config.get(name) is not None}
         return pretrained(
             config, tensors, where=str(place), dtype=dtype, quantize=quantize, options=options, generation=generation
         )
@@ -109,9 +107,9 @@ def pretrained(
         raise BadInput(f"quantize: unknown kind {quantize!r}; {nearest(quantize, KINDS)}")
     prefixes = found_prefixes(tensors, where)
     sizes = Sizes(tensors, published_configs.said(described, where), prefixes, options)
-    n_words, vocab, d_model = sizes.rows()
+    vocab_size, n_tokens, d_model = sizes.rows()
     tied = _tied(tensors, sizes, where)
-    config = LanguageConfig(n_words, vocab, sizes.pattern(d_model), d_model, tied=tied, eps=sizes.said.eps)
+    config = LanguageConfig(vocab_size, n_tokens, sizes.pattern(d_model), d_model, tied=tied, eps=sizes.said.eps)
     with torch.device("meta"):
         network = LanguageNetwork(config)
     found = places(network, prefixes)

@@ -9,9 +9,11 @@ from typing import Any
 
 from conca.types import BadInput
 
-__all__ = ["FAMILIES", "Said", "said"]
+__all__ = ["FAMILIES", "SPECIAL", "Said", "said"]
 
 FAMILIES = ("mamba", "mamba2", "mamba3", "falcon_mamba")
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
+"""Tokens that begin a text, end it, and fill rows up."""
 LAYERS = {"Mamba1": "mamba", "Mamba2": "mamba2", "Mamba3": "mamba3"}
 KNOWN = "known: mamba, mamba2 and falcon_mamba of transformers; Mamba1, Mamba2 and Mamba3 of mamba_ssm; Codestral's params.json"
 MAMBA_KEYS = {
@@ -34,7 +36,7 @@ class Said:
     where     the file, for errors
     family    one of `FAMILIES`; None: the tensors show it
     sizes     our name of a size, the key, and its value
-    vocab     words that exist; None: all rows of the table
+    vocab     tokens that exist; None: all rows of the table
     tied      whether the table is the head; None: it does not say
     norm      of Mamba-2: whether there is a norm at the gate
     """

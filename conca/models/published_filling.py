@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from conca.layers.quantised import put
-from conca.layers.words import Words
+from conca.layers.tied_embedding import TiedEmbedding
 from conca.models.language import LanguageNetwork
 from conca.models.published_names import Place
 from conca.models.tensor_files import Tensors
@@ -74,7 +74,7 @@ def filled(
     """
     types = {name: parameter.dtype for name, parameter in network.named_parameters()}
     if quantize is not None:  # what is narrowed comes as it is stored
-        maps = [name for name, module in network.named_modules() if isinstance(module, nn.Linear | Words)]
+        maps = [name for name, module in network.named_modules() if isinstance(module, nn.Linear | TiedEmbedding)]
         types |= {f"{name}.weight": tensors.dtype(found[f"{name}.weight"].name) for name in maps}
     for ours, parameter in [*network.named_parameters()]:
         if ours not in found:

@@ -65,7 +65,7 @@ def places(network: LanguageNetwork, prefixes: Prefixes = USUAL) -> dict[str, Pl
         BadInput: for a stack that no published format has names for.
     """
     found = {
-        "words.weight": Place(prefixes.table, SAME),
+        "embedding.weight": Place(prefixes.table, SAME),
         "norm.weight": Place(f"{prefixes.backbone}norm_f.weight", SAME),
     }
     if network.head is not None:

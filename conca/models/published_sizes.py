@@ -20,7 +20,7 @@ TABLES = ("embeddings.weight", "embedding.weight")
 
 
 def found_prefixes(tensors: Tensors, where: str) -> Prefixes:
-    """What the names of a checkpoint begin with. Raises BadInput if there is no table of words."""
+    """What the names of a checkpoint begin with. Raises BadInput if there is no embedding."""
     names = tensors.names()
     known = set(names)
     tables = [(name.removesuffix(end), name) for name in names for end in TABLES if name.endswith(end)]
@@ -63,15 +63,15 @@ class Sizes:
         return family
 
     def rows(self) -> tuple[int, int, int]:
-        """Rows of the table, words that exist, and the width of the model."""
-        n_words, d_model = self._shape(self.prefixes.table, 2)
-        vocab = self.said.vocab or n_words
-        if vocab > n_words:
+        """Rows of the table, tokens that exist, and the width of the model."""
+        vocab_size, d_model = self._shape(self.prefixes.table, 2)
+        n_tokens = self.said.vocab or vocab_size
+        if n_tokens > vocab_size:
             raise BadInput(
-                f"{self.said.where}: vocab_size is {vocab}, but '{self.prefixes.table}' has only {n_words} rows"
+                f"{self.said.where}: vocab_size is {n_tokens}, but '{self.prefixes.table}' has only {vocab_size} rows"
             )
         self._check("d_model", d_model, self.prefixes.table)
-        return n_words, vocab, d_model
+        return vocab_size, n_tokens, d_model
 
     def layers(self) -> int:
         """How many layers there are. Raises BadInput if the config says that there are more."""

@@ -1,6 +1,6 @@
 """Rows of a table by their numbers, whose gradient joins that of a head on the same table instead of filling a table of its own.
 
-Where words and the head that names them share one weight, autograd makes two gradients of its size and adds them. The head's
+Where tokens and the head that names them share one weight, autograd makes two gradients of its size and adds them. The head's
 backward pass runs first, so its gradient waits with the weight's node for the others; `announced` leaves word of it there. The
 lookup, when its turn comes in the same backward pass, adds its few rows to what waits. Where nothing waits (no head, one that came
 later, a pass that is itself differentiated, a transform, the compiler) the gradient is PyTorch's.

@@ -84,8 +84,8 @@ def _some_rows(x: Tensor, w: Tensor, scale: Tensor | None, bias: Tensor | None) 
     for a in range(0, len(x), count):
         some = slice(a, min(a + count, len(x)))
         p = logits[: some.stop - a]
-        for words in _pieces(w):
-            p[:, words] = x[some] @ w[words].to(x.dtype).T
+        for tokens in _pieces(w):
+            p[:, tokens] = x[some] @ w[tokens].to(x.dtype).T
         p = p if scale is None else p.mul_(scale)
         yield some, p if bias is None else p.add_(bias)
 
@@ -121,6 +121,6 @@ class _Losses(Function):
         for some, p in _some_rows(x, w, scale, bias):
             body(p, target[some], g[some].contiguous(), True)
             p = p if scale is None else p.mul_(scale)
-            for words in _pieces(w):
-                dx[some] += p[:, words] @ w[words].to(x.dtype)
+            for tokens in _pieces(w):
+                dx[some] += p[:, tokens] @ w[tokens].to(x.dtype)
         return dx, None, None, None, None

@@ -1,4 +1,4 @@
-"""How much what was read helps: bits for each byte of text held out, by how many words came before."""
+"""How much what was read helps: bits for each byte of text held out, by how many tokens came before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 TITLE = "How much what was read helps"
 READING = (
-    "Pieces of the text held out are each read from nothing. What the first words cost shows what the model knows of text at all; how "
+    "Pieces of the text held out are each read from nothing. What the first tokens cost shows what the model knows of text at all; how "
     "the line falls from there on shows how far back it can use what it has read. Bars are two standard errors over the pieces."
 )
 FLAT = 0.01
@@ -40,19 +40,19 @@ def chapter(found: pd.DataFrame, best: tuple[str, float] | None = None) -> Chapt
     if best is not None:
         axes.axhline(best[1], color=SOFT, lw=1.0, ls="--", label=best[0])
     logarithmic(axes)
-    label(axes, "words read before", "bits per byte")
+    label(axes, "tokens read before", "bits per byte")
     key(axes)
-    words = words_of(low, high, bits, error)
-    return Chapter(TITLE, (READING, Picture(svg_of(figure, "surprise"), f"Bits by words read before. {words}", words)))
+    said = words_of(low, high, bits, error)
+    return Chapter(TITLE, (READING, Picture(svg_of(figure, "surprise"), f"Bits by tokens read before. {said}", said)))
 
 
 def words_of(low: Floats, high: Floats, bits: Floats, error: Floats) -> str:
     """The first and the last part, and from where on no part is surely dearer than the last."""
     said = aligned(bits.tolist())
-    line = f"After at most {high[0] - 1:,.0f} words a byte costs {said[0]} bits"
+    line = f"After at most {high[0] - 1:,.0f} tokens a byte costs {said[0]} bits"
     if len(bits) == 1:
         return line + "."
-    line += f", after {low[-1]:,.0f} to {high[-1] - 1:,.0f} words {said[-1]}"
+    line += f", after {low[-1]:,.0f} to {high[-1] - 1:,.0f} tokens {said[-1]}"
     line += f" ({percent(1 - bits[-1] / bits[0])} fewer)." if bits[-1] < bits[0] else "."
     near = bits - 2 * error <= (1 + FLAT) * bits[-1]
     where = len(bits) - int(np.logical_and.accumulate(near[::-1]).sum())
@@ -60,4 +60,4 @@ def words_of(low: Floats, high: Floats, bits: Floats, error: Floats) -> str:
         return line + " No help of what was read can be told from chance."
     if where == len(bits) - 1:
         return line + " It was still falling at the end of the pieces."
-    return line + f" From {low[where]:,.0f} words on no help of more than {percent(FLAT)} can be told from chance."
+    return line + f" From {low[where]:,.0f} tokens on no help of more than {percent(FLAT)} can be told from chance."

@@ -104,11 +104,11 @@ def bars(scores: pd.DataFrame) -> Picture:
 def facts(run: TextRun) -> list[tuple[str, str]]:
     """What was read, what the network is, where it started from and how it learnt, in words."""
     form, network = run.network.config, run.network
-    tied = "the table of words is also the head" if form.tied else "table of words and head apart"
+    tied = "the embedding is also the head" if form.tied else "embedding and head apart"
     kind = kind_of(network)
     rows = [
         ("text", short(run.source, 400)),
-        ("words", words(run)),
+        ("tokens", tokens(run)),
         ("layers", f"{short(form.layers, 300)}"),
         ("width", f"{form.d_model:,}; {tied}"),
         ("parameters", f"{parameters(network):,}, {size(bytes_of(network))}{NARROW.get(kind, '')}"),
@@ -119,14 +119,14 @@ def facts(run: TextRun) -> list[tuple[str, str]]:
     return [(name, said) for name, said in rows if said]
 
 
-def words(run: TextRun) -> str:
+def tokens(run: TextRun) -> str:
     """What the text is made of."""
     form = run.network.config
     if isinstance(run.tokenizer, ByteTokenizer):
         return "bytes, without a tokenizer"
-    padded = f", in a table of {form.n_words:,} rows" if form.vocab < form.n_words else ""
+    padded = f", in a table of {form.vocab_size:,} rows" if form.n_tokens < form.vocab_size else ""
     named = "of no tokenizer that is known" if run.tokenizer is None else f"of {short(run.tokenizer.name, 80)}"
-    return f"{form.vocab:,} {named}{padded}"
+    return f"{form.n_tokens:,} {named}{padded}"
 
 
 def fresh(config: TextConfig | None) -> str:
@@ -138,7 +138,7 @@ def course(config: TextConfig, history: pd.DataFrame, goes_on: bool) -> str:
     """How the training went: steps, passages, rate."""
     last = int(history["step"].max()) if "step" in history and history["step"].notna().any() else None
     steps = "" if last is None else f"{last:,} steps of "
-    said = f"{steps}{config.batch_size:,} passages of {config.length:,} words; AdamW, rate up to {config.rate(goes_on):g}, "
+    said = f"{steps}{config.batch_size:,} passages of {config.length:,} tokens; AdamW, rate up to {config.rate(goes_on):g}, "
     said += f"weight decay {config.weight_decay:g}, dropout {config.dropout:g}"
     if config.max_minutes is not None:
         said += f"; {config.max_minutes:g} minutes at most"

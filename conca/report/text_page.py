@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["page", "run_of"]
 
 READING = (
-    "This is read from the weights of the layers; a row is one {word} of the text. Layers whose memory fades at a rate of its own keep "
+    "This is read from the weights of the layers; a row is one {token} of the text. Layers whose memory fades at a rate of its own keep "
     "what they read for some of their time scales. Attention without a window keeps everything."
 )
 
@@ -32,7 +32,7 @@ def page(run: TextRun) -> Page:
         *training,
         *([surprise.chapter(run.positions, best(run))] if len(run.positions) else []),
         text_sample.chapter(run),
-        remembered(run, "byte" if bytewise else "word"),
+        remembered(run, "byte" if bytewise else "token"),
         holds.chapter(run.network, width),
     ]
     form = run.network.config
@@ -70,6 +70,6 @@ def best(run: TextRun) -> tuple[str, float] | None:
     return (str(others.idxmin()), float(others.min())) if len(others) else None
 
 
-def remembered(run: TextRun, word: str) -> Chapter:
+def remembered(run: TextRun, token: str) -> Chapter:
     """What the weights say of memory."""
-    return Chapter(memory.TITLE, [READING.format(word=word), *memory.weights(run.network.stack, Grid())])
+    return Chapter(memory.TITLE, [READING.format(token=token), *memory.weights(run.network.stack, Grid())])

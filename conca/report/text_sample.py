@@ -17,10 +17,10 @@ __all__ = ["beginning", "chapter", "written"]
 TITLE = "What it writes"
 LENGTH, SEED, TEMPERATURE = 400, 0, 0.8
 EACH = 4
-"""Bytes that a word of a tokenizer stands for, about."""
+"""Bytes that a token of a tokenizer stands for, about."""
 WORK, LEAST = 2 * 10**10, 16
-"""Multiply-adds of a text, at most, unless it would have fewer words than this."""
-READING = "{count} {words} after {after}, drawn at a temperature of {temperature} with the seed {seed}; conca generate writes more."
+"""Multiply-adds of a text, at most, unless it would have fewer tokens than this."""
+READING = "{count} {tokens} after {after}, drawn at a temperature of {temperature} with the seed {seed}; conca generate writes more."
 ENDED = "Here the model ended the text by itself."
 MARKS = "Bytes that are no text, and characters that cannot be seen, stand as marks."
 NOTHING = "The model has no tokenizer, so what it writes is no text."
@@ -34,16 +34,16 @@ def chapter(run: TextRun) -> Chapter:
         text, count, ended = written(run)
     except BadInput as error:  # weights that give no finite numbers
         return Chapter(TITLE, (f"It writes nothing: {error}.",))
-    unit = ("byte" if isinstance(run.tokenizer, ByteTokenizer) else "word") + "s" * (count != 1)
+    unit = ("byte" if isinstance(run.tokenizer, ByteTokenizer) else "token") + "s" * (count != 1)
     after = "a line's end" if beginning(run.tokenizer)[1] else "the begin of a text"
-    said = READING.format(count=count, words=unit, after=after, temperature=TEMPERATURE, seed=SEED)
+    said = READING.format(count=count, tokens=unit, after=after, temperature=TEMPERATURE, seed=SEED)
     quote = Quote(text)
     odd = "\ufffd" in text or quote.shown != text
     return Chapter(TITLE, [said, quote, *([MARKS] if odd else []), *([ENDED] if ended else [])])
 
 
 def written(run: TextRun) -> tuple[str, int, bool]:
-    """A text, of how many words it is, and whether the model ended it by itself. Raises BadInput if the network is broken."""
+    """A text, of how many tokens it is, and whether the model ended it by itself. Raises BadInput if the network is broken."""
     assert run.tokenizer is not None
     ids, _ = beginning(run.tokenizer)
     most = LENGTH if isinstance(run.tokenizer, ByteTokenizer) else LENGTH // EACH
@@ -56,7 +56,7 @@ def written(run: TextRun) -> tuple[str, int, bool]:
 
 
 def beginning(tokenizer: Tokenizer) -> tuple[list[int], bool]:
-    """The words that a text follows that follows nothing: the begin of a text, else a line's end; and whether it is the latter."""
+    """The tokens that a text follows that follows nothing: the begin of a text, else a line's end; and whether it is the latter."""
     if tokenizer.opening:
         return list(tokenizer.opening), False
     if ids := tokenizer.encode("\n").tolist():

@@ -18,7 +18,7 @@ __all__ = ["chapter"]
 Floats = NDArray[np.float64]
 
 LEARNING = (
-    "What was learnt from: bits that each {word} costs in the passages of an epoch, before the step that learns from them, with the "
+    "What was learnt from: bits that each {token} costs in the passages of an epoch, before the step that learns from them, with the "
     "weights as they are then{dropout}."
 )
 VALIDATED = (
@@ -32,28 +32,28 @@ NOTHING = "This run keeps no record of its training."
 def chapter(history: pd.DataFrame, bytewise: bool, dropout: float = 0.0) -> Chapter:
     """The losses in bits, drawn.
 
-    history   as `TextRun` has it: train/loss in nats for each word, val/loss in bits for each byte
-    bytewise  whether a word is a byte, so that both can be compared
+    history   as `TextRun` has it: train/loss in nats for each token, val/loss in bits for each byte
+    bytewise  whether a token is a byte, so that both can be compared
     dropout   of the training
     """
     found = curves(history)
     train = found.train / math.log(2)
     if not len(found.epochs) or (np.isnan(train).all() and found.chosen is None):
         return Chapter(TITLE, (NOTHING,))
-    word = "byte" if bytewise else "word"
-    reading = LEARNING.format(word=word, dropout=" and with dropout" * (dropout > 0))
+    token = "byte" if bytewise else "token"
+    reading = LEARNING.format(token=token, dropout=" and with dropout" * (dropout > 0))
     reading += UNVALIDATED if found.chosen is None else VALIDATED
-    said = words_of(found.epochs, train, found.validation, found.chosen, word)
+    said = words_of(found.epochs, train, found.validation, found.chosen, token)
     if len(found.epochs) == 1:
         return Chapter(TITLE, (said,))
     return Chapter(TITLE, (reading, picture(found.epochs, train, found.validation, found.chosen, bytewise, said)))
 
 
-def words_of(epochs: NDArray[np.int64], train: Floats, validation: Floats, chosen: int | None, word: str) -> str:
+def words_of(epochs: NDArray[np.int64], train: Floats, validation: Floats, chosen: int | None, token: str) -> str:
     """How many epochs, the loss at the end, and the epoch that was kept."""
     count, ends = len(epochs), train[~np.isnan(train)]
     said = f"{count} epoch{'s' * (count > 1)}"
-    said += f"; what was learnt from ends at {number(ends[-1])} bits for each {word}" if ends.size else ""
+    said += f"; what was learnt from ends at {number(ends[-1])} bits for each {token}" if ends.size else ""
     if chosen is None:
         return said + "."
     return f"{said}. Kept: epoch {epochs[chosen]}, with {number(validation[chosen])} bits for each byte in validation."
@@ -62,7 +62,7 @@ def words_of(epochs: NDArray[np.int64], train: Floats, validation: Floats, chose
 def picture(
     epochs: NDArray[np.int64], train: Floats, validation: Floats, chosen: int | None, bytewise: bool, said: str
 ) -> Picture:
-    """Bits over the epochs, the one that was kept marked; in two panels where those of words and of bytes do not compare."""
+    """Bits over the epochs, the one that was kept marked; in two panels where those of tokens and of bytes do not compare."""
     lines = [(train, "learnt from", COLOURS[1]), (validation, "validates", COLOURS[0])]
     lines = [line for line in lines if not np.isnan(line[0]).all()]
     apart = not bytewise and len(lines) == 2
@@ -70,7 +70,7 @@ def picture(
     for place, (values, name, colour) in enumerate(lines):
         axes = panels[place if apart else 0]
         axes.plot(epochs, values, "o-", ms=3, lw=1.4, color=colour, label=name)
-        bits = "bits per byte" if bytewise or values is validation else "bits per word"
+        bits = "bits per byte" if bytewise or values is validation else "bits per token"
         label(axes, "epoch" if axes is panels[-1] else "", bits)
     for axes in panels:
         if chosen is not None:

@@ -22,12 +22,12 @@ OPEN = 32
 
 
 class Written(Protocol):
-    """Text as the numbers of its words, `conca.data.corpus.Corpus` or rows of it, `conca.data.jsonl.Rows`."""
+    """Text as the numbers of its tokens, `conca.data.corpus.Corpus` or rows of it, `conca.data.jsonl.Rows`."""
 
     def __len__(self) -> int: ...
 
     def read(self, begin: int, end: int, /) -> NDArray[np.unsignedinteger]:
-        """Words from one place to another."""
+        """Tokens from one place to another."""
         ...
 
     def mask(self, begin: int, end: int, /) -> NDArray[np.bool_]:
@@ -42,8 +42,8 @@ class Written(Protocol):
 class TextBatch(NamedTuple):
     """Passages side by side.
 
-    ids      (B, T) words
-    target   (B, T) the word after each, -100 where it does not count
+    ids      (B, T) tokens
+    target   (B, T) the token after each, -100 where it does not count
     starts   (B, T) where another text begins inside a passage; None if none does
     whole    how many targets count in the whole batch, over all processes
     bytes    how many bytes they stand for here; 0 where nobody asks
@@ -62,7 +62,7 @@ class TextBatch(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Words `begin` to `end`, each with the one after it as its target."""
+    """Tokens `begin` to `end`, each with the one after it as its target."""
 
     begin: int
     end: int
@@ -79,9 +79,9 @@ def batch_of(text: Written, passages: Sequence[Passage], length: int, *, measure
     for row, passage in enumerate(passages):
         at = 0
         for begin, end in passage:
-            words, counts = text.read(begin, end + 1).astype(np.int64), text.mask(begin + 1, end + 1)
-            ids[row, at : at + end - begin] = words[:-1]
-            target[row, at : at + end - begin] = np.where(counts, words[1:], IGNORED)
+            tokens, counts = text.read(begin, end + 1).astype(np.int64), text.mask(begin + 1, end + 1)
+            ids[row, at : at + end - begin] = tokens[:-1]
+            target[row, at : at + end - begin] = np.where(counts, tokens[1:], IGNORED)
             starts[row, at] = at > 0
             stands += int(text.sizes(begin + 1, end + 1)[counts].sum()) if measured else 0
             at += end - begin
@@ -127,15 +127,15 @@ class Passages(Dataset[TextBatch]):
     which reads the one before; longer ones are cut into pieces. The last batch of a pass is filled up from its beginning.
 
     Args:
-        text: words.
+        text: tokens.
         begin, end: those that are learnt.
         offsets: where rows begin, if the text is made of rows, and the end of the last.
-        length: words of a passage; all of them where there are fewer.
+        length: tokens of a passage; all of them where there are fewer.
         batch_size: passages of a batch; all of them where there are fewer.
         seed: of cuts and order.
 
     Raises:
-        ValueError: if there is no word with one after it.
+        ValueError: if there is no token with one after it.
     """
 
     def __init__(
@@ -150,16 +150,16 @@ class Passages(Dataset[TextBatch]):
         seed: int,
     ) -> None:
         self.text, self.begin, self.seed = text, begin, seed
-        self.words = end - begin - 1
-        self.length = max(min(length, self.words), 1)
+        self.tokens = end - begin - 1
+        self.length = max(min(length, self.tokens), 1)
         self.rows: list[list[Piece]] | None = None
         if offsets is not None:
             pieces = pieces_of_rows(offsets, begin, end, self.length)
             order = np.random.default_rng(seed).permutation(len(pieces))
             self.rows = packed([pieces[i] for i in order], self.length)
-        count = -(-self.words // self.length) if self.rows is None else len(self.rows)
+        count = -(-self.tokens // self.length) if self.rows is None else len(self.rows)
         if count < 1:
-            raise ValueError("no word has one after it")
+            raise ValueError("no token has one after it")
         self.batch_size = min(batch_size, count)
         self.count, self.each = count, -(-count // self.batch_size)
         self.drawn: tuple[int, int, Integers] = (-1, 0, np.empty(0, np.int64))
@@ -173,7 +173,7 @@ class Passages(Dataset[TextBatch]):
         if self.drawn[0] != turn:
             draw = np.random.default_rng((self.seed, turn))
             order = np.resize(draw.permutation(self.count), self.each * self.batch_size)
-            self.drawn = turn, int(draw.integers(self.words)), order
+            self.drawn = turn, int(draw.integers(self.tokens)), order
         chosen = self.drawn[2][place * self.batch_size : (place + 1) * self.batch_size].tolist()
         if self.rows is not None:
             return [self.rows[number] for number in chosen]
@@ -181,9 +181,9 @@ class Passages(Dataset[TextBatch]):
 
     def cut(self, number: int, offset: int) -> Passage:
         """A passage of running text, in two pieces if the text ends inside it."""
-        first, last = number * self.length, min((number + 1) * self.length, self.words)
-        begin, end = (offset + first) % self.words, (offset + last - 1) % self.words + 1
-        parts = [(begin, end)] if begin < end else [(begin, self.words), (0, end)]
+        first, last = number * self.length, min((number + 1) * self.length, self.tokens)
+        begin, end = (offset + first) % self.tokens, (offset + last - 1) % self.tokens + 1
+        parts = [(begin, end)] if begin < end else [(begin, self.tokens), (0, end)]
         return [Piece(self.begin + one, self.begin + other) for one, other in parts]
 
     def batch(self, step: int, first: int = 0, stride: int = 1) -> TextBatch:
@@ -201,7 +201,7 @@ class Passages(Dataset[TextBatch]):
 
 
 class TextChecks(Dataset[TextBatch]):
-    """Words `begin` to `end` in passages one after the other, to validate on: the batches first, first + stride, ..."""
+    """Tokens `begin` to `end` in passages one after the other, to validate on: the batches first, first + stride, ..."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How a language model learns: cross entropy of the next word, and what is measured on the way."""
+"""How a language model learns: cross entropy of the next token, and what is measured on the way."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEAST = 0.02
 
 
 class TextLearner(Learner):
-    """The mean cross entropy of all words that count, in nats; it is validated in bits for each byte of text."""
+    """The mean cross entropy of all tokens that count, in nats; it is validated in bits for each byte of text."""
 
     network: LanguageNetwork
 

@@ -24,7 +24,7 @@ __all__ = ["TextLesson", "train_text"]
 class TextLesson:
     """What a language model learns.
 
-    text            words
+    text            tokens
     passages        how those that are learnt come
     validation      begin and end of those to stop by; None: the training runs to its end
     offsets         where rows begin, if the text is made of rows
@@ -42,7 +42,7 @@ class TextLesson:
         return self.passages.batch_size
 
     def learner(self, course: Course) -> TextLearner:
-        """By the cross entropy of the next word."""
+        """By the cross entropy of the next token."""
         return TextLearner(self.network, course)
 
     def steps(self, course: Course) -> Steps:

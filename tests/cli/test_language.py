@@ -26,7 +26,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of bytes with random weights, which nobody may change."""
     torch.manual_seed(1)
     config = LanguageConfig(
-        n_words=256, vocab=256, layers="mamba2(d_state=4, d_head=8) mamba(d_state=3)", d_model=16, std=0.5
+        vocab_size=256, n_tokens=256, layers="mamba2(d_state=4, d_head=8) mamba(d_state=3)", d_model=16, std=0.5
     )
     network = LanguageNetwork(config).float().eval()
     folder = tmp_path_factory.mktemp("kept") / "model"
@@ -47,7 +47,7 @@ def test_a_text_is_the_same_alone_in_company_in_parts_and_from_stdin(
     assert say("generate", kept, "-p", "-", "-n", 12, "-q", "--echo", *drawn)[1] == "Hello" + alone
     assert say("generate", kept, "-p", "Hello", "-n", 7, "--state", "text.state", "-q", *drawn)[0] == 0
     status, _, err = say("generate", kept, "-n", 5, "--state", "text.state", "--json", *drawn)
-    assert status == 0 and "read 1 word" in err
+    assert status == 0 and "read 1 token" in err
     model = conca.load(kept)
     whole = model.write("Hello", max_new_tokens=12, temperature=0.9, seed=5)
     part = model.write("Hello", max_new_tokens=7, temperature=0.9, seed=5)
@@ -70,19 +70,19 @@ def test_samples_beams_and_stop_strings(say: Say, kept: Path) -> None:
     assert json.loads(out) == {"prompt": "ab", "text": text[: text.index(end)], "ended": "stop"}
 
 
-def test_a_score_is_the_sum_of_its_words(say: Say, kept: Path) -> None:
+def test_a_score_is_the_sum_of_its_tokens(say: Say, kept: Path) -> None:
     text = ("Once upon a time. \n" * 200).encode() + b"\xff\x00"
     Path("story.txt").write_bytes(text)
-    status, out, err = say("score", kept, "story.txt", "--words", "words.csv")
-    assert status == 0 and "wrote words.csv" in err
-    table = pd.read_csv("words.csv", keep_default_na=False)
+    status, out, err = say("score", kept, "story.txt", "--tokens", "tokens.csv")
+    assert status == 0 and "wrote tokens.csv" in err
+    table = pd.read_csv("tokens.csv", keep_default_na=False)
     found = pd.to_numeric(table["log_likelihood"], errors="coerce")
     assert len(table) == len(text) and found.isna().sum() == 1
     bits = -found.sum() / math.log(2) / (len(text) - 1)
     shown = float(out.split("as stored")[1].split()[0])
     assert shown == pytest.approx(bits, rel=1e-3)
     assert conca.load(kept).score(text).bits_per_byte == pytest.approx(bits, rel=1e-5)
-    assert say("score", kept, "story.txt", "--words", "words.csv")[0] == 2
+    assert say("score", kept, "story.txt", "--tokens", "tokens.csv")[0] == 2
 
 
 def test_narrow_weights_are_judged_beside_those_stored_and_kept(say: Say, kept: Path) -> None:
@@ -144,7 +144,7 @@ def test_places_that_hold_no_language_model(say: Say, kept: Path, fitted: Path) 
     assert "is a language model" in say("predict", kept, fitted / "air.csv.xz")[2]
     assert "is a language model" in say("stream", kept)[2]
     assert (
-        "--words belongs to language models" in say("score", fitted / "run", fitted / "air.csv.xz", "--words", "x")[2]
+        "--tokens belongs to language models" in say("score", fitted / "run", fitted / "air.csv.xz", "--tokens", "x")[2]
     )
     assert "there is no such folder" in say("generate", "nowhere", "-p", "a")[2]
     assert "nowhere.gguf: there is no such file" in say("generate", "nowhere.gguf", "-p", "a")[2]
@@ -159,7 +159,7 @@ def test_info_and_report_take_an_id(say: Say, tmp_path: Path, monkeypatch: pytes
     (home / "refs").mkdir(parents=True)
     (home / "refs" / "main").write_text("0" * 40)
     (home / "snapshots").mkdir()
-    config = LanguageConfig(n_words=256, vocab=256, layers="mamba(d_state=3)", d_model=8)
+    config = LanguageConfig(vocab_size=256, n_tokens=256, layers="mamba(d_state=3)", d_model=8)
     model = conca.LanguageModel.around(LanguageNetwork(config).float(), ByteTokenizer(), family="mamba")
     model.save_pretrained(home / "snapshots" / ("0" * 40))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
@@ -173,12 +173,12 @@ def test_info_and_report_take_an_id(say: Say, tmp_path: Path, monkeypatch: pytes
 
 def test_a_state_that_grows_is_judged_in_windows(say: Say) -> None:
     torch.manual_seed(0)
-    config = LanguageConfig(n_words=256, vocab=256, layers="attention", d_model=8)
+    config = LanguageConfig(vocab_size=256, n_tokens=256, layers="attention", d_model=8)
     conca.LanguageModel.around(LanguageNetwork(config).float(), ByteTokenizer()).save_pretrained("grows")
     Path("story.txt").write_text("Once upon a time. " * 100)
-    status, _, err = say("score", "grows", "story.txt", "--words", "words.csv")
+    status, _, err = say("score", "grows", "story.txt", "--tokens", "tokens.csv")
     assert status == 0 and "reads windows of 1024" in err
-    table = pd.read_csv("words.csv", keep_default_na=False)
+    table = pd.read_csv("tokens.csv", keep_default_na=False)
     assert table["position"].tolist() == list(range(1800)) and (table["log_likelihood"] == "").sum() == 1
 
 
@@ -187,7 +187,7 @@ def test_a_tokenizer_that_loses_text_is_named(say: Say) -> None:
     lossy.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     lossy.save("tokenizer.json")
     torch.manual_seed(0)
-    config = LanguageConfig(n_words=2, vocab=2, layers="mamba(d_state=2)", d_model=8)
+    config = LanguageConfig(vocab_size=2, n_tokens=2, layers="mamba(d_state=2)", d_model=8)
     conca.LanguageModel.around(LanguageNetwork(config).float()).save_pretrained("small")
     Path("story.txt").write_text("the end of the story\n" * 9)
     status, _, err = say("score", "small", "story.txt", "--tokenizer", "tokenizer.json")

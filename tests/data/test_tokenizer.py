@@ -30,9 +30,9 @@ def byte_level(folder: Path) -> Path:
 
 def fallen_back(folder: Path) -> Path:
     """In the manner of SentencePiece: a space before all, bytes for what is unknown, a begin before each text."""
-    words = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), "▁", "a", "b", "▁a", "c", "ab", "▁ab", "\n"]
+    known = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), "▁", "a", "b", "▁a", "c", "ab", "▁ab", "\n"]
     merges = [("▁", "a"), ("a", "b"), ("▁", "ab")]
-    model = models.BPE({word: i for i, word in enumerate(words)}, merges, unk_token="<unk>", byte_fallback=True)
+    model = models.BPE({token: i for i, token in enumerate(known)}, merges, unk_token="<unk>", byte_fallback=True)
     inner = Tokenizer(model)
     inner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
@@ -53,8 +53,8 @@ def test_text_comes_back_and_streams_tell_whole_characters(make, tmp_path: Path)
     assert ids.max() < tokenizer.size
     assert np.array_equal(ids, tokenizer.encode(text.encode()))
     stream, told = tokenizer.stream(), ""
-    for word in ids.tolist():
-        piece = stream.push([word])
+    for token in ids.tolist():
+        piece = stream.push([token])
         assert "\ufffd" not in piece
         told += piece
         assert text.startswith(told)
@@ -74,7 +74,7 @@ def test_broken_characters_are_told_as_such_once_nothing_can_mend_them(make, tmp
     first, *_, last = tokenizer.encode("😀").tolist()
     a = of_byte["a"]
     stream = tokenizer.stream()
-    assert [stream.push([word]) for word in (a, first, a, first)] == ["a", "", "\ufffda", ""]
+    assert [stream.push([token]) for token in (a, first, a, first)] == ["a", "", "\ufffda", ""]
     assert stream.flush() == "\ufffd"
     stream = tokenizer.stream()
     told = stream.push([last] * 500)
@@ -145,7 +145,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     good, empty, old, broken = (tmp_path / name for name in ("good", "empty", "old", "broken"))
     for folder in (good, empty, old, broken):
         folder.mkdir()
-    words = read_tokenizer(byte_level(good))
+    mine = read_tokenizer(byte_level(good))
     (old / "tokenizer.model").write_bytes(b"\x0a")
     (broken / "tokenizer.json").write_text("{}")
     for place, said in [
@@ -162,18 +162,18 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"tokenizer_config\.json: cannot be read as JSON"):
         read_tokenizer(good)
     with pytest.raises(BadInput, match=r"not UTF-8 at byte 2 \(0xff\)"):
-        words.encode(b"ab\xff")
-    for tokenizer in (words, ByteTokenizer()):
+        mine.encode(b"ab\xff")
+    for tokenizer in (mine, ByteTokenizer()):
         with pytest.raises(BadInput, match="surrogate"):
             tokenizer.encode("\ud800")
     with pytest.raises(BadInput, match="names no end of a text"):
-        with_end(words)
-    check_vocab(words, words.size)
-    check_vocab(words, words.size + 16)
-    less = words.size - 1
-    for tokenizer, n_words, said in [
-        (words, less, f"{words.size} ids.* {less} words"),
-        (ByteTokenizer(), 50280, "256 ids.* 50280 words"),
+        with_end(mine)
+    check_vocab(mine, mine.size)
+    check_vocab(mine, mine.size + 16)
+    less = mine.size - 1
+    for tokenizer, vocab_size, said in [
+        (mine, less, f"{mine.size} ids.* {less} tokens"),
+        (ByteTokenizer(), 50280, "256 ids.* 50280 tokens"),
     ]:
         with pytest.raises(BadInput, match=f"a tokenizer that does not match the vocabulary.*{said}"):
-            check_vocab(tokenizer, n_words)
+            check_vocab(tokenizer, vocab_size)

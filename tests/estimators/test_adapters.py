@@ -43,7 +43,7 @@ def test_every_form_sees_an_adapter_and_merging_changes_nothing(layers, tmp_path
     own = {name.replace(".base_layer", ""): tensor for name, tensor in net.state_dict().items() if "lora_" not in name}
     assert own.keys() == frozen.keys()
     assert all(torch.equal(own[name], tensor) for name, tensor in frozen.items())
-    fast = Decoder(net.stack, embedding=net.words, norm=net.norm, head=net.words)
+    fast = Decoder(net.stack, embedding=net.embedding, norm=net.norm, head=net.embedding)
     for stepping in (net, fast):
         state = net.init_state(2)
         for t in range(8):
@@ -70,7 +70,7 @@ def published(kind):
         model = Mamba2ForCausalLM(Mamba2Config(**small, num_heads=4, head_dim=8, n_groups=1, chunk_size=4))
         net = network("mamba2(d_state=4,d_head=8)*2")
     theirs, ours = model.eval().double().state_dict(), {}
-    names = {"embeddings": "words", "embedding": "words", "norm_f": "norm"}
+    names = {"embeddings": "embedding", "embedding": "embedding", "norm_f": "norm"}
     for name, tensor in theirs.items():
         parts = name.removeprefix("backbone.").split(".")
         if parts[0] in names:

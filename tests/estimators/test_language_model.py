@@ -1,4 +1,4 @@
-"""A language model as a user holds it: from published weights, words and texts, narrow and half precision, to disk and back."""
+"""A language model as a user holds it: from published weights, tokens and texts, narrow and half precision, to disk and back."""
 
 import pytest
 import torch
@@ -12,7 +12,9 @@ from conca.types import BadInput
 
 def model(layers="mamba2(d_state=4, d_head=8)*2", family=None, **options):
     torch.manual_seed(0)
-    config = LanguageConfig(**{"n_words": 256, "vocab": 256, "layers": layers, "d_model": 16, "std": 0.5} | options)
+    config = LanguageConfig(
+        **{"vocab_size": 256, "n_tokens": 256, "layers": layers, "d_model": 16, "std": 0.5} | options
+    )
     return conca.LanguageModel.around(LanguageNetwork(config).float().eval(), ByteTokenizer(), family=family)
 
 
@@ -59,7 +61,7 @@ def test_half_precision_decodes_with_activations_in_float32(tmp_path):
     half = model(family="mamba2").bfloat16()
     half.save_pretrained(tmp_path / "half")
     stored = conca.load(tmp_path / "half")
-    assert stored.words.weight.dtype == torch.bfloat16
+    assert stored.embedding.weight.dtype == torch.bfloat16
     stored.for_decoding()
     found, _ = stored(ids)
     assert found.dtype == torch.float32 and not any(p.dtype == torch.bfloat16 for p in stored.parameters())
@@ -74,23 +76,23 @@ def test_a_score_counts_the_bytes_that_are_foretold():
     h, _ = ours.read(ids[:, :-1])
     nats = ours.loss(h, ids[:, 1:], reduction="sum").item()
     found = ours.score(text)
-    assert (found.words, found.bytes) == (11, 11)
+    assert (found.tokens, found.bytes) == (11, 11)
     assert found.nats == pytest.approx(nats, rel=1e-5)
-    texts = "éab", "é", b"\xff\xfeab", "\udcffab"  # the first word may be part of a character
+    texts = "éab", "é", b"\xff\xfeab", "\udcffab"  # the first token may be part of a character
     assert [ours.score(text).bytes for text in texts] == [3, 1, 3, 2]
 
 
 def test_what_the_tokenizer_does_not_have_is_never_written():
-    padded = model(n_words=264, vocab=264)
+    padded = model(vocab_size=264, n_tokens=264)
     with torch.no_grad():
-        padded.words.weight[256:] = 50 * padded.words.weight[:8]
-    assert padded.config.vocab == 256
+        padded.embedding.weight[256:] = 50 * padded.embedding.weight[:8]
+    assert padded.config.n_tokens == 256
     assert max(padded.generate(torch.tensor([[1, 2]]), max_new_tokens=8)[0]) < 256
 
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(BadInput, match="256"):
-        conca.LanguageModel.around(model(n_words=200, vocab=200), ByteTokenizer())
+        conca.LanguageModel.around(model(vocab_size=200, n_tokens=200), ByteTokenizer())
     ours = model()
     ours.tokenizer = None
     with pytest.raises(BadInput, match="no tokenizer"):
@@ -109,7 +111,7 @@ def test_what_does_not_fit_is_refused():
         (5, {}, "expected a text, several"),
         (None, {"input_ids": torch.ones(1, 2)}, "conca says 'prompts'"),
         (torch.tensor([1, 2]), {}, r"\(batch, time\), got \(2,\)"),
-        ("Hi", {"attention_mask": torch.ones(1, 2)}, "attention_mask belongs to words"),
+        ("Hi", {"attention_mask": torch.ones(1, 2)}, "attention_mask belongs to tokens"),
     ],
 )
 def test_prompts_of_another_kind_are_refused(prompts, options, told):

@@ -49,7 +49,7 @@ def bits(network, text):
 def test_a_run_is_written_and_read_and_goes_on(corpus, tmp_path):
     told = []
     run = fit_text(corpus, SMALL, tmp_path / "run", say=told.append)
-    assert "held out" in told[0] and "memory: at least" in told[1] and "steps: 128 words each" in told[2]
+    assert "held out" in told[0] and "memory: at least" in told[1] and "steps: 128 tokens each" in told[2]
     files = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer_config.json", "metrics.csv", "scores.csv"} <= files
     back = read_text_run(tmp_path / "run")

@@ -35,7 +35,7 @@ def theirs():
                 p.add_(0.4 * torch.randn_like(p))
             for name, value in model.backbone.state_dict().items():
                 for old, new in {
-                    "embeddings.": "words.",
+                    "embeddings.": "embedding.",
                     "norm_f.": "norm.",
                     "layers.": "stack.parts.",
                     ".mixer.": ".inner.",

@@ -14,14 +14,14 @@ from conca.types import BadInput
 
 
 def network(
-    n_words, vocab, layers="mamba2(d_head=4,d_state=3) attention(n_heads=2,window=3) attention(n_heads=2) lstm"
+    vocab_size, n_tokens, layers="mamba2(d_head=4,d_state=3) attention(n_heads=2,window=3) attention(n_heads=2) lstm"
 ):
     torch.manual_seed(2)
-    return LanguageNetwork(LanguageConfig(n_words, vocab, layers, 8, std=1.0)).eval()
+    return LanguageNetwork(LanguageConfig(vocab_size, n_tokens, layers, 8, std=1.0)).eval()
 
 
 def loglik(net, prompt, ids):
-    """The log-likelihoods of words after a prompt."""
+    """The log-likelihoods of tokens after a prompt."""
     with torch.no_grad():
         every = net(torch.tensor([[*prompt, *ids]]))[0][0, len(prompt) - 1 : -1].log_softmax(-1)
     return every[torch.arange(len(ids)), torch.tensor(ids)]
@@ -45,10 +45,10 @@ def test_a_broken_network_is_named():
 
 
 def searched_again(net, prompt, beams, count):
-    """The search by its definition: all texts, each read from the beginning for every word."""
+    """The search by its definition: all texts, each read from the beginning for every token."""
     texts = [()]
     for _ in range(count):
-        longer = [(*text, word) for text in texts for word in range(net.config.vocab)]
+        longer = [(*text, token) for text in texts for token in range(net.config.n_tokens)]
         texts = sorted(longer, key=lambda ids: -float(loglik(net, prompt, ids).sum()))[:beams]
     return texts
 

@@ -17,7 +17,7 @@ from conca.layers.mamba2 import Mamba2
 from conca.layers.norm import RMSNorm
 from conca.layers.quantised import narrowed
 from conca.layers.states import leaves, tree_map
-from conca.layers.words import Words
+from conca.layers.tied_embedding import TiedEmbedding
 from conca.models.stack import Block, Stack, pattern
 from conca.ops import bodies
 from conca.types import BadInput
@@ -90,15 +90,15 @@ def test_with_and_without_its_ends():
         Decoder(Mamba(4)).step(torch.tensor([1]), Mamba(4).init_state(1))
 
 
-def test_a_table_of_words_is_its_own_head():
-    words = Words(11, 12)
+def test_a_table_of_tokens_is_its_own_head():
+    tokens = TiedEmbedding(11, 12)
     for layers in ("mamba", "lstm"):
-        decoder = Decoder(pattern(layers, 12).eval(), embedding=words, norm=RMSNorm(12), head=words)
+        decoder = Decoder(pattern(layers, 12).eval(), embedding=tokens, norm=RMSNorm(12), head=tokens)
         state = warm(decoder)
         with torch.no_grad():
             logits, _ = decoder.step(torch.tensor([3]), state)
-            y, _ = decoder.mixer.step(words(torch.tensor([3])), state)
-            assert_close(logits, words.logits(decoder.norm(y)))
+            y, _ = decoder.mixer.step(tokens(torch.tensor([3])), state)
+            assert_close(logits, tokens.logits(decoder.norm(y)))
 
 
 def test_layers_that_are_not_known_run_between_those_that_are():

@@ -50,8 +50,8 @@ def test_draws_follow_the_distribution_and_nothing_else():
     sampling = Sampling(do_sample=True)
     logits = torch.tensor([[0.0, -torch.inf, 1.0, 2.0, -torch.inf]])
     draws = Draws(3, range(20_000))
-    words = choose(logits.expand(20_000, -1), sampling, draws)
-    counts = words.bincount(minlength=5) / 20_000
+    tokens = choose(logits.expand(20_000, -1), sampling, draws)
+    counts = tokens.bincount(minlength=5) / 20_000
     assert_close(counts, logits[0].softmax(0), atol=0.012, rtol=0)
     assert counts[[1, 4]].sum() == 0
     first, later = Draws(5, [0, 1]), Draws(5, [1], begin=[2])
@@ -67,7 +67,7 @@ class Always:
         return torch.tensor([1 - 2.0**-53])
 
 
-def test_a_number_near_one_draws_no_word_that_is_not_there():
+def test_a_number_near_one_draws_no_token_that_is_not_there():
     logits = torch.full((1, 9), -torch.inf)
     logits[0, 2:6] = torch.tensor([0.1, 0.3, 0.7, 0.5])
     assert choose(logits, Sampling(do_sample=True), Always()) == 5
@@ -106,23 +106,23 @@ def test_options_that_are_refused():
         "temperature must be a number, not 'hot'": {"temperature": "hot"},
         "top_p must be above 0 and at most 1, not None": {"top_p": None},
         "temperature must be 0 or more, not nan": {"temperature": float("nan")},
-        "top_k must be a whole number from 1 on, or 0 for all words, not -2": {"top_k": -2},
+        "top_k must be a whole number from 1 on, or 0 for all tokens, not -2": {"top_k": -2},
         "top_p must be above 0 and at most 1, not 0": {"top_p": 0},
         "top_p must be above 0 and at most 1, not 1.1": {"top_p": 1.1},
         "min_p must be from 0 to 1, not 2": {"min_p": 2},
         "repetition_penalty must be above 0": {"repetition_penalty": 0.0},
         "a stop string is empty": {"stop": ("",)},
-        "eos must be words": {"eos": ("x",)},
-        "eos must be words .* not .1000": {"eos": (10**30,)},
+        "eos must be tokens": {"eos": ("x",)},
+        "eos must be tokens .* not .1000": {"eos": (10**30,)},
         "seed must be": {"seed": -1},
         "num_beams must be": {"num_beams": 0},
         "early_stopping must be": {"early_stopping": "always"},
-        "beams follow the likeliest words": {"num_beams": 2, "do_sample": True},
+        "beams follow the likeliest tokens": {"num_beams": 2, "do_sample": True},
         "beams do not look for stop strings": {"num_beams": 2, "stop": ("x",)},
     }.items():
         with pytest.raises(BadInput, match=match):
             Sampling(**options)
-    with pytest.raises(BadInput, match="eos must be words"):
+    with pytest.raises(BadInput, match="eos must be tokens"):
         Sampling.from_generation_config({"eos_token_id": 1.5})
     with pytest.raises(BadInput, match="unknown option 'temp'"):
         Sampling.from_generation_config({}, temp=1)

@@ -23,15 +23,15 @@ def net(request):
 
 def whole(net, ids, before=()):
     """Log-likelihoods of ids (N,) from all logits at once; NaN for a first one with nothing before it."""
-    words = torch.tensor([*before, *ids])
+    tokens = torch.tensor([*before, *ids])
     with torch.no_grad():
-        chances = net(words[None])[0][0, :-1].log_softmax(-1)
-    known = chances[torch.arange(len(words) - 1), words[1:]].numpy()
+        chances = net(tokens[None])[0][0, :-1].log_softmax(-1)
+    known = chances[torch.arange(len(tokens) - 1), tokens[1:]].numpy()
     return np.concatenate([[math.nan], known])[len(before) :]
 
 
 def scored(net, source, **options):
-    """All blocks in one: words, log-likelihoods."""
+    """All blocks in one: tokens, log-likelihoods."""
     blocks = list(score(net, source, **options))
     assert [block.begin for block in blocks] == np.cumsum([blocks[0].begin] + [len(b.ids) for b in blocks])[
         :-1
@@ -66,8 +66,8 @@ def test_blocks_change_nothing(net):
     want = whole(net, ids)
     for block in (1, 2, 7, 28, 29, 1000):
         for source in (ids, ids.tolist(), ids.numpy().astype(np.uint16)):
-            words, loglik = scored(net, source, block=block)
-            assert words.tolist() == ids.tolist()
+            tokens, loglik = scored(net, source, block=block)
+            assert tokens.tolist() == ids.tolist()
             np.testing.assert_allclose(loglik, want, rtol=1e-9)
     assert np.isnan(want[0]) and not np.isnan(want[1:]).any()
     _, part = scored(net, ids, begin=5, end=17, block=4)
@@ -75,17 +75,17 @@ def test_blocks_change_nothing(net):
     tally = Tally()
     for block in score(net, ids, block=6):
         tally.add(block, sizes=np.full(len(block.ids), 3))
-    assert (tally.words, tally.bytes) == (28, 84)
+    assert (tally.tokens, tally.bytes) == (28, 84)
     assert tally.perplexity == pytest.approx(math.exp(-want[1:].mean()))
     assert tally.bits_per_byte == pytest.approx(-want[1:].sum() / math.log(2) / 84)
-    assert tally.bits_per_word == pytest.approx(3 * tally.bits_per_byte)
+    assert tally.bits_per_token == pytest.approx(3 * tally.bits_per_byte)
     assert math.isnan(Tally().perplexity) and math.isnan(Tally().bits_per_byte)
     assert Tally(1, 800.0).perplexity == math.inf
     assert net.training
 
 
 @pytest.mark.parametrize("block", [1, 4, 100])
-def test_what_stands_before_the_first_word(net, block):
+def test_what_stands_before_the_first_token(net, block):
     ids = torch.randint(12, (9,))
     np.testing.assert_allclose(scored(net, ids, block=block, bos=7)[1], whole(net, ids, [7]), rtol=1e-9)
     past = generate(net, [3, 1, 4], Sampling(max_new_tokens=2)).past
@@ -131,15 +131,15 @@ def test_a_text_without_end_is_scored_block_by_block(net):
 
 def test_what_it_refuses(net):
     for match, source, options in (
-        ("there are no words from 0 to 0 to score", [], {}),
-        ("there are no words from 3 to 3", [1, 2, 3], {"begin": 3}),
+        ("there are no tokens from 0 to 0 to score", [], {}),
+        ("there are no tokens from 3 to 3", [1, 2, 3], {"begin": 3}),
         ("block must be", [1], {"block": 0}),
-        ("expected words", [0.5], {}),
+        ("expected tokens", [0.5], {}),
         ("the past is of 2", [1], {"past": Past.start(net, 2)}),
     ):
         with pytest.raises(BadInput, match=match):
             score(net, source, **options)
-    with pytest.raises(BadInput, match="word 3: 14 is not among the 14 of the network"):
+    with pytest.raises(BadInput, match="token 3: 14 is not among the 14 of the network"):
         list(score(net, [1, 2, 3, 14], block=3))
 
 

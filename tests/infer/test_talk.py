@@ -52,7 +52,7 @@ SPECIAL = {"<|im_end|>": 256, "<|im_start|>": 257, "<s>": 258}
 
 
 class Chat:
-    """Bytes, and three special words."""
+    """Bytes, and three special tokens."""
 
     bos, eos, pad = 258, 256, None
 
@@ -87,7 +87,7 @@ def net():
 
 @pytest.fixture
 def reads(net, monkeypatch):
-    """The words that the network has read, all ways together."""
+    """The tokens that the network has read, all ways together."""
     found, read, make = [], net.read, generating.stepping
 
     def reading(ids, *args, **options):
@@ -109,7 +109,7 @@ def reads(net, monkeypatch):
 
 def says(monkeypatch, *answers):
     """The network's next answers."""
-    queue = [word for answer in answers for word in Chat().encode(answer)]
+    queue = [token for answer in answers for token in Chat().encode(answer)]
     monkeypatch.setattr(generating, "choose", lambda *_: torch.tensor([queue.pop(0)]))
 
 
@@ -122,7 +122,7 @@ def answer(talk, text):
 
 
 def holds(talk, net):
-    """The state is that of all words of the talk."""
+    """The state is that of all tokens of the talk."""
     read = getattr(net.read, "__wrapped__", None) or LanguageNetwork.read.__get__(net)
     with torch.no_grad():
         h, _ = read(torch.tensor([talk.ids]))
@@ -232,7 +232,7 @@ def test_a_template_that_writes_the_past_anew_is_followed(net, reads, monkeypatc
     kept = len(talk.places[-1].past.tail[0]) + int(talk.places[-1].past.read)
     reads.clear()
     answer(talk, "Sure?")
-    assert "writes the past anew: its last 24 words are read again" in talk.notice
+    assert "writes the past anew: its last 24 tokens are read again" in talk.notice
     assert Chat().decode(talk.ids, special=True) == talk.text
     assert "hm" not in talk.text
     assert [*reads, *talk.past.tail[0].tolist()] == talk.ids[kept:]

@@ -32,7 +32,7 @@ PROMPTS = [[5, 1, 7], [2], [9, 9, 4, 3, 11, 0, 8, 6, 10, 2, 1, 1, 5], [3, 4]]
 
 
 class Bytes:
-    """Words below 256 are the bytes of UTF-8; 256 is the end of a text."""
+    """Tokens below 256 are the bytes of UTF-8; 256 is the end of a text."""
 
     eos = 256
 
@@ -54,7 +54,7 @@ class Bytes:
 
 
 class Pairs(Bytes):
-    """Words are two bytes each, or one from 65536 on."""
+    """Tokens are two bytes each, or one from 65536 on."""
 
     def encode(self, text):
         data = text.encode()
@@ -82,9 +82,9 @@ def retrained(net):
     return made
 
 
-def network(layers=LAYERS, n_words=14, vocab=12, d_model=8, **options):
+def network(layers=LAYERS, vocab_size=14, n_tokens=12, d_model=8, **options):
     torch.manual_seed(1)
-    made = LanguageNetwork(LanguageConfig(n_words, vocab, layers, d_model, std=1.0, **options)).eval()
+    made = LanguageNetwork(LanguageConfig(vocab_size, n_tokens, layers, d_model, std=1.0, **options)).eval()
     with torch.no_grad():
         for p in made.parameters():
             p.add_(0.1 * torch.randn_like(p))
@@ -92,7 +92,7 @@ def network(layers=LAYERS, n_words=14, vocab=12, d_model=8, **options):
 
 
 def slow(net, prompt, count, sampling=None, seed=None, row=0):
-    """Greedy or drawn words by reading everything again for each."""
+    """Greedy or drawn tokens by reading everything again for each."""
     ids, draws = list(prompt), None if seed is None else Draws(seed, [row])
     sampling = Sampling() if sampling is None else sampling
     for _ in range(count):
@@ -100,7 +100,7 @@ def slow(net, prompt, count, sampling=None, seed=None, row=0):
             logits = net(torch.tensor([ids]))[0][:, -1]
         seen = torch.zeros_like(logits, dtype=torch.bool)
         seen[0, ids] = True
-        ids.append(int(choose(processed(logits, seen, sampling, net.config.vocab), sampling, draws)))
+        ids.append(int(choose(processed(logits, seen, sampling, net.config.n_tokens), sampling, draws)))
     return ids[len(prompt) :]
 
 
@@ -149,7 +149,7 @@ def test_going_on_is_one_longer_run(drawn, tmp_path):
     for before in (past, loaded, past):
         more = generate(net, None, Sampling(max_new_tokens=6, **options), past=before)
         assert [row.ids.tolist() for row in more.rows] == [row.ids.tolist()[4:] for row in want.rows]
-        assert more.rate.read == 4  # the last word of each, and nothing of the past
+        assert more.rate.read == 4  # the last token of each, and nothing of the past
     first = Past.start(net, 4).followed([torch.tensor(prompt[:1]) for prompt in PROMPTS])
     rest = [prompt[1:] for prompt in PROMPTS]
     split = generate(net, rest, Sampling(max_new_tokens=10, **options), past=reading.read(net, first, net))
@@ -186,43 +186,43 @@ def test_texts_are_those_of_transformers(kind, theirs):
     assert len({tuple(row.ids.tolist()) for row in got.rows}) == 3
 
 
-def cut_short(words, tokens, stop):
-    """The text of words, as far as it has to be kept, by looking at all of it after each word."""
-    for n in range(1, len(words) + 1):
-        text = tokens.stream().push(words[:n])
+def cut_short(tokens, codec, stop):
+    """The text of tokens, as far as it has to be kept, by looking at all of it after each token."""
+    for n in range(1, len(tokens) + 1):
+        text = codec.stream().push(tokens[:n])
         found = [text.find(s) for s in stop if s in text]
         if found:
             return text[: min(found)], "stop"
-    return plain(tokens, words), "length"
+    return plain(codec, tokens), "length"
 
 
-@pytest.mark.parametrize("tokens", [Bytes(), Pairs()], ids=["bytes", "pairs"])
-def test_a_stop_string_leaves_the_state_of_what_was_kept(tokens, monkeypatch):
-    """Also where a word stands across its beginning, where several are begun, and where characters are several words."""
-    n_words = 256 if type(tokens) is Bytes else 65792
-    net = network("mamba attention(n_heads=2)", n_words, n_words)
-    words = tokens.encode("aé→Xyé→ab→é" * 2)
+@pytest.mark.parametrize("codec", [Bytes(), Pairs()], ids=["bytes", "pairs"])
+def test_a_stop_string_leaves_the_state_of_what_was_kept(codec, monkeypatch):
+    """Also where a token stands across its beginning, where several are begun, and where characters are several tokens."""
+    vocab_size = 256 if type(codec) is Bytes else 65792
+    net = network("mamba attention(n_heads=2)", vocab_size, vocab_size)
+    tokens = codec.encode("aé→Xyé→ab→é" * 2)
     for stop in (["Xy"], ["→"], ["yé"], ["→Z", "→ab"], ["é→ab→éa"], ["aé"], ["zz"], ["b→éaé→X", "→é"]):
-        for cap in (len(words), 9):
-            said = iter(words)
+        for cap in (len(tokens), 9):
+            said = iter(tokens)
             monkeypatch.setattr(generating, "choose", lambda *_: torch.tensor([next(said)]))  # noqa: B023
-            writer = Writer(net, [7], Sampling(max_new_tokens=cap, stop=tuple(stop)), tokenizer=tokens)
+            writer = Writer(net, [7], Sampling(max_new_tokens=cap, stop=tuple(stop)), tokenizer=codec)
             pieces = list(writer)
             (row,), past = writer.result().rows, writer.result().past
-            assert (row.text, row.reason) == cut_short(words[:cap], tokens, stop), stop
+            assert (row.text, row.reason) == cut_short(tokens[:cap], codec, stop), stop
             assert "".join(piece.text for piece in pieces) == row.text
-            assert [word for piece in pieces for word in piece.ids] == row.ids.tolist()
-            assert plain(tokens, row.ids.tolist()) == row.text
+            assert [token for piece in pieces for token in piece.ids] == row.ids.tolist()
+            assert plain(codec, row.ids.tolist()) == row.text
             ids = torch.tensor([[7, *row.ids.tolist()]])
             read = int(past.read)
             assert past.tail[0].tolist() == ids[0, read:].tolist()
-            assert len(past.tail[0]) <= (row.reason == "length") + 2 * (type(tokens) is Pairs)
+            assert len(past.tail[0]) <= (row.reason == "length") + 2 * (type(codec) is Pairs)
             assert_close(past.logits, net(ids[:, :read])[0][:, -1])
             assert past.seen[0].nonzero()[:, 0].tolist() == sorted(set(ids[0].tolist()))
 
 
 def test_a_character_in_pieces_may_be_the_stop(monkeypatch):
-    """Its first byte is in one word with the last byte of the character before, which is in pieces too."""
+    """Its first byte is in one token with the last byte of the character before, which is in pieces too."""
 
     class Pieces(Bytes):
         def stream(self):
@@ -231,10 +231,10 @@ def test_a_character_in_pieces_may_be_the_stop(monkeypatch):
             inner.push = lambda ids: push([b for i in ids for b in ([0x80, 0xF0] if i == 257 else [i])])
             return inner
 
-    net, tokens = network("mamba", 258, 258), Pieces()
+    net, codec = network("mamba", 258, 258), Pieces()
     said = iter([97, 0xF0, 0x9F, 0x98, 257, 0x9F, 0x98, 0x81])
     monkeypatch.setattr(generating, "choose", lambda *_: torch.tensor([next(said)]))
-    got = generate(net, [7], Sampling(stop=("\U0001f601",)), tokenizer=tokens)
+    got = generate(net, [7], Sampling(stop=("\U0001f601",)), tokenizer=codec)
     assert got.rows[0].text == "a\U0001f600"
     assert got.rows[0].ids.tolist() == [97, 0xF0, 0x9F, 0x98, 0x80]
     assert got.past.tail[0].tolist() == [0xF0, 0x9F, 0x98, 0x80]
@@ -318,11 +318,11 @@ def test_a_writer_of_beams_gives_them_at_the_end():
 def test_what_it_refuses():
     net, some = network("mamba"), Sampling(max_new_tokens=1)
     for match, prompts, options in (
-        ("prompt 2 is empty; give at least one word, or a state", [[1], []], {}),
+        ("prompt 2 is empty; give at least one token, or a state", [[1], []], {}),
         ("prompt 1 is empty", [], {}),
-        ("prompt 2: the word 14 is not among the 14 of the network", [[1], [2, 14]], {}),
-        ("the word -1", torch.tensor([-1]), {}),
-        ("prompt 1: expected words", [[0.5]], {}),
+        ("prompt 2: the token 14 is not among the 14 of the network", [[1], [2, 14]], {}),
+        ("the token -1", torch.tensor([-1]), {}),
+        ("prompt 1: expected tokens", [[0.5]], {}),
         ("there are 2 prompts for 1 states", [[1], [2]], {"past": Past.start(net, 1)}),
         ("samples must be", [1], {"samples": 0}),
     ):

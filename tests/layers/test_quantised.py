@@ -87,7 +87,7 @@ def test_which_are_swapped():
     assert model["b"][1] is model["c"]
     assert type(narrowed(nn.Linear(2, 2), "bfloat16")) is HalfLinear
     assert type(narrowed(model, names="b.0")["b"][0]) is Int8Linear
-    with pytest.raises(BadInput, match=r"no nn\.Linear or Words named 'd'"):
+    with pytest.raises(BadInput, match=r"no nn\.Linear or TiedEmbedding named 'd'"):
         narrowed(model, names=["d"])
     with pytest.raises(BadInput, match="unknown kind 'int9'; did you mean 'int8'"):
         narrowed(model, "int9")

@@ -30,7 +30,7 @@ KINDS = [TokenType.NORMAL] * 6 + [TokenType.CONTROL, TokenType.USER_DEFINED, Tok
 
 def network(which, tied=True):
     torch.manual_seed(1)
-    config = LanguageConfig(n_words=10, vocab=8, layers=MODELS[which], d_model=32, tied=tied, std=0.5)
+    config = LanguageConfig(vocab_size=10, n_tokens=8, layers=MODELS[which], d_model=32, tied=tied, std=0.5)
     made = LanguageNetwork(config).float().eval()
     with torch.no_grad():
         for parameter in made.parameters():
@@ -40,7 +40,7 @@ def network(which, tied=True):
 
 
 def named(made):
-    yield "token_embd.weight", made.words.weight
+    yield "token_embd.weight", made.embedding.weight
     yield "output_norm.weight", made.norm.weight
     if made.head is not None:
         yield "output.weight", made.head.weight
@@ -100,7 +100,7 @@ def test_what_is_written_is_read(which, tied, tmp_path):
     for kind, rounding in (("F32", 0), ("F16", 2**-11), ("BF16", 2**-8), ("Q8_0", 1 / 127)):
         read = read_gguf(write(tmp_path / f"{kind}.gguf", made, kind), dtype=torch.float32)
         assert read.family == {"falcon": "falcon_mamba", "groups": "mamba2"}.get(which, which)
-        assert (read.config.vocab, read.config.n_words, read.config.tied) == (8, 10, tied)
+        assert (read.config.n_tokens, read.config.vocab_size, read.config.tied) == (8, 10, tied)
         assert read.generation == {"eos_token_id": 6} and not read.network.training
         own = read.network.state_dict()
         for name, value in made.state_dict().items():
@@ -111,7 +111,7 @@ def test_what_is_written_is_read(which, tied, tmp_path):
             near = 1e-5 if kind == "F32" else 0.3
             torch.testing.assert_close(read.network(ids)[0], made(ids)[0], rtol=near, atol=near)
     stored = read_gguf(tmp_path / "BF16.gguf").network
-    assert stored.words.weight.dtype == torch.bfloat16 and stored.stack.parts[0].inner.A_log.dtype == torch.float32
+    assert stored.embedding.weight.dtype == torch.bfloat16 and stored.stack.parts[0].inner.A_log.dtype == torch.float32
     narrow = read_gguf(tmp_path / "Q8_0.gguf", quantize="int8").network
     assert kind_of(narrow) == "int8" and type(narrow.stack.parts[0].inner.in_proj) is Int8Linear
     with torch.no_grad():

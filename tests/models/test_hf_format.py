@@ -27,7 +27,7 @@ class Wide(TorchFunctionMode):
 def made(layers, **options):
     """A network with parameters far from where they start."""
     torch.manual_seed(0)
-    network = LanguageNetwork(LanguageConfig(n_words=24, vocab=20, layers=layers, d_model=8, **options)).eval()
+    network = LanguageNetwork(LanguageConfig(vocab_size=24, n_tokens=20, layers=layers, d_model=8, **options)).eval()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))

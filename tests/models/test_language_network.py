@@ -13,19 +13,19 @@ LAYERS = (
 
 def network(**options):
     torch.manual_seed(0)
-    given = {"n_words": 23, "vocab": 20, "layers": LAYERS, "d_model": 8} | options
+    given = {"vocab_size": 23, "n_tokens": 20, "layers": LAYERS, "d_model": 8} | options
     return LanguageNetwork(LanguageConfig(**given)).eval()
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_word_by_word_gives_what_all_at_once_gives(tied):
+def test_token_by_token_gives_what_all_at_once_gives(tied):
     model, ids = network(tied=tied), torch.randint(23, (2, 9))
     with torch.no_grad():
         _, warm = model(ids[:, :4])
         whole, last = model(ids, warm)
         found, state = [], warm
-        for word in ids.unbind(1):
-            logits, state = model.step(word, state)
+        for token in ids.unbind(1):
+            logits, state = model.step(token, state)
             found.append(logits)
         torch.testing.assert_close(torch.stack(found, 1), whole)
         torch.testing.assert_close(model(ids[:, :1], state)[0], model(ids[:, :1], last)[0])
@@ -74,7 +74,7 @@ def test_a_loss_is_the_cross_entropy_of_its_logits():
 def test_a_description_survives_json_and_refuses_what_it_does_not_know():
     config = network().config
     assert LanguageConfig.from_dict(config.as_dict()) == config
-    with pytest.raises(BadInput, match="'vocab'"):
-        LanguageConfig.from_dict(config.as_dict() | {"vocabulary": 3})
-    with pytest.raises(BadInput, match="more than the n_words"):
-        LanguageConfig(n_words=3, vocab=4, layers="s5", d_model=2)
+    with pytest.raises(BadInput, match="did you mean 'n_tokens'"):
+        LanguageConfig.from_dict(config.as_dict() | {"n_token": 3})
+    with pytest.raises(BadInput, match="more than the vocab_size"):
+        LanguageConfig(vocab_size=3, n_tokens=4, layers="s5", d_model=2)

@@ -149,7 +149,7 @@ def ssm_config(kind, **changes):
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "mamba2, groups"])
 @pytest.mark.parametrize("prefix", ["backbone.", "model.backbone.", "model."])
 def test_the_format_of_mamba_ssm(kind, prefix, tmp_path):
-    """A pickle of tensors, the old names, few words in the config, and a table of which the last rows are no words."""
+    """A pickle of tensors, the old names, few tokens in the config, and a table of which the last rows are no tokens."""
     model = theirs(kind)
     weights = {name.replace("backbone.", prefix): t for name, t in old(model.state_dict()).items()}
     if prefix == "model.backbone.":
@@ -159,7 +159,7 @@ def test_the_format_of_mamba_ssm(kind, prefix, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(ssm_config(kind, ssm_cfg=ssm)))
     ids = torch.randint(0, 21, (2, 9))
     found = read_pretrained(tmp_path)
-    assert (found.config.n_words, found.config.vocab, found.family) == (24, 21, kind.partition(",")[0])
+    assert (found.config.vocab_size, found.config.n_tokens, found.family) == (24, 21, kind.partition(",")[0])
     assert found.config.tied is (kind != "mamba2")
     assert found.generation == {}
     eps = KINDS[kind][2].get("layer_norm_epsilon")
@@ -366,7 +366,7 @@ def test_maps_are_narrowed_as_they_arrive(kind, quantize, tmp_path):
     }
     for name, tensor in want.state_dict().items():
         assert torch.equal(got.state_dict()[name], tensor), name
-    assert got.state_dict()["words.weight"].dtype == {"int8": torch.int8}.get(quantize, torch.bfloat16)
+    assert got.state_dict()["embedding.weight"].dtype == {"int8": torch.int8}.get(quantize, torch.bfloat16)
     assert torch.equal(got(ids)[0], want(ids)[0])
 
 

@@ -44,9 +44,9 @@ def history(**columns):
     return pd.DataFrame({"epoch": [0, 1, 2], "step": [50, 100, 130], "train/loss": [2.0, 1.5, math.log(2)], **columns})
 
 
-def network(layers="mamba2(d_state=4, d_head=4)", n_words=256, vocab=256):
+def network(layers="mamba2(d_state=4, d_head=4)", vocab_size=256, n_tokens=256):
     torch.set_default_dtype(torch.float32)
-    return LanguageNetwork(LanguageConfig(n_words=n_words, vocab=vocab, layers=layers, d_model=8)).eval()
+    return LanguageNetwork(LanguageConfig(vocab_size=vocab_size, n_tokens=n_tokens, layers=layers, d_model=8)).eval()
 
 
 def run(layers="mamba2(d_state=4, d_head=4)", **parts):
@@ -89,11 +89,11 @@ def test_every_chapter_is_there_and_the_numbers_are_those_of_the_run(tmp_path):
         ["zstd -19", "3.100", "600 bytes"],
     ]
     facts = dict(tables(first)[1].rows)
-    assert facts["text"] == HOSTILE and facts["words"] == "bytes, without a tokenizer"
+    assert facts["text"] == HOSTILE and facts["tokens"] == "bytes, without a tokenizer"
     assert facts["parameters"].startswith(f"{sum(p.numel() for p in made.network.parameters()):,}, ")
     assert facts["started from"] == "nothing: first weights by the seed 0"
     assert (
-        facts["learnt"].startswith("130 steps of 8 passages of 256 words; AdamW, rate up to 0.003")
+        facts["learnt"].startswith("130 steps of 8 passages of 256 tokens; AdamW, rate up to 0.003")
         and "2 minutes" in facts["learnt"]
     )
     assert "learnt from ends at 1 bits for each byte. Kept: epoch 2, with 2 bits for each byte" in text
@@ -130,17 +130,17 @@ def words(folder, **said):
     return read_tokenizer(folder)
 
 
-def test_words_of_a_tokenizer_and_weights_from_elsewhere(tmp_path):
+def test_tokens_of_a_tokenizer_and_weights_from_elsewhere(tmp_path):
     tokenizer = words(tmp_path)
     made = run(
         "lstm", network=network("lstm", 8, 4), tokenizer=tokenizer, start="<i>other</i>", scores=scores(model=2.5)
     )
     page = report(made)
     facts = dict(tables(page.chapters[0].parts)[1].rows)
-    assert facts["words"] == "4 of tokenizer.json, in a table of 8 rows" and facts["started from"] == "<i>other</i>"
+    assert facts["tokens"] == "4 of tokenizer.json, in a table of 8 rows" and facts["started from"] == "<i>other</i>"
     assert "rate up to 0.0002" in facts["learnt"], "that of a network that goes on"
     assert text_facts.ALONE in page.chapters[0].parts and not pictures(page.chapters[0].parts)
-    assert "1 bits for each word. Kept" in pictures(page.chapters[1].parts)[0].caption
+    assert "1 bits for each token. Kept" in pictures(page.chapters[1].parts)[0].caption
     assert "after the begin of a text" in page.chapters[2].parts[0]
     assert page.chapters[2].parts[-1] == text_sample.ENDED and "</s>" not in page.chapters[2].parts[1].text
     assert "2 bytes each" in pictures(page.chapters[4].parts)[0].caption
@@ -199,10 +199,10 @@ def test_surprise_by_position_is_that_of_pieces_read_from_nothing(tmp_path):
     again = read_text_run(tmp_path)
     pd.testing.assert_frame_equal(again.positions, made_run.positions, check_dtype=False)
     chapter = surprise.chapter(again.positions, text_page.best(again))
-    said = "After at most 15 words a byte costs 5.00 bits, after 32 to 63 words 4.00 (20% fewer)."
+    said = "After at most 15 tokens a byte costs 5.00 bits, after 32 to 63 tokens 4.00 (20% fewer)."
     assert pictures(chapter.parts)[0].caption.startswith(said.replace("5.00", "5.000").replace(" 4.00", " 3.999"))
     assert pictures(chapter.parts)[0].caption.endswith(
-        "From 16 words on no help of more than 1% can be told from chance."
+        "From 16 tokens on no help of more than 1% can be told from chance."
     )
 
 

@@ -12,7 +12,7 @@ from conca.train.text_learner import lost
 
 
 class Numbered:
-    """Text whose word at each place is the place; of rows, all but the first word of each counts."""
+    """Text whose token at each place is the place; of rows, all but the first token of each counts."""
 
     def __init__(self, count, offsets=None, vocab=None):
         self.count, self.vocab = count, vocab or count
@@ -37,7 +37,7 @@ OFFSETS = [0, 5, 6, 30, 33, 41, 60, 90]
 
 
 def of_pass(passages, turn):
-    """Words and targets that count, over the passages of a pass, none twice."""
+    """Tokens and targets that count, over the passages of a pass, none twice."""
     pairs = []
     for step in range(turn * passages.each, (turn + 1) * passages.each):
         batch = passages[step]
@@ -47,19 +47,19 @@ def of_pass(passages, turn):
     return sorted(pairs)
 
 
-@pytest.mark.parametrize("words", [2, 3, 16, 17, 18, 100])
-def test_every_place_comes_once_in_a_pass_and_is_cut_elsewhere_in_the_next(words):
-    passages = Passages(Numbered(words + 7), 7, words + 7, length=16, batch_size=4, seed=3)
-    every = [(7 + i, 8 + i) for i in range(words - 1)]
+@pytest.mark.parametrize("tokens", [2, 3, 16, 17, 18, 100])
+def test_every_place_comes_once_in_a_pass_and_is_cut_elsewhere_in_the_next(tokens):
+    passages = Passages(Numbered(tokens + 7), 7, tokens + 7, length=16, batch_size=4, seed=3)
+    every = [(7 + i, 8 + i) for i in range(tokens - 1)]
     cuts = set()
     for turn in range(3):
         assert of_pass(passages, turn) == every
         cuts |= {batch.ids[0, 0].item() for batch in [passages[turn * passages.each]]}
-    assert words < 100 or len(cuts) == 3
-    again = Passages(Numbered(words + 7), 7, words + 7, length=16, batch_size=4, seed=3)
+    assert tokens < 100 or len(cuts) == 3
+    again = Passages(Numbered(tokens + 7), 7, tokens + 7, length=16, batch_size=4, seed=3)
     assert all(torch.equal(again[5].ids, t) for t in (passages[5].ids, passages[5].ids))
-    other = Passages(Numbered(words + 7), 7, words + 7, length=16, batch_size=4, seed=4)
-    assert words < 100 or not torch.equal(other[5].ids, again[5].ids)
+    other = Passages(Numbered(tokens + 7), 7, tokens + 7, length=16, batch_size=4, seed=4)
+    assert tokens < 100 or not torch.equal(other[5].ids, again[5].ids)
 
 
 def test_where_the_text_ends_inside_a_passage_another_begins():
@@ -84,7 +84,7 @@ def test_rows_are_whole_where_they_fit_and_long_ones_are_cut():
     assert len(found) <= 6
 
 
-def test_every_word_of_rows_comes_once_but_the_first():
+def test_every_token_of_rows_comes_once_but_the_first():
     text = Numbered(90, OFFSETS)
     passages = Passages(text, 0, 90, text.offsets, length=16, batch_size=2, seed=0)
     every = [(i, i + 1) for i in range(89) if i + 1 not in OFFSETS]
@@ -122,5 +122,5 @@ def test_what_validates_is_read_once_and_its_bytes_are_counted(offsets):
 
 
 def test_nothing_to_learn_is_an_error():
-    with pytest.raises(ValueError, match="no word"):
+    with pytest.raises(ValueError, match="no token"):
         Passages(Numbered(9), 3, 4, length=4, batch_size=1, seed=0)

@@ -29,8 +29,8 @@ RECIPE = Recipe(
 )
 
 
-class Words:
-    """A text of 400 words, of which each stands for two bytes."""
+class Pairs:
+    """A text of 400 tokens, of which each stands for two bytes."""
 
     ids = (np.arange(400) ** 2 % 7).astype(np.uint8)
 
@@ -52,9 +52,9 @@ def train(folder, recipe, resume=False, frozen=False):
     with seeded(0):
         network = LanguageNetwork(LanguageConfig(7, 7, "mamba2(d_state=4,d_head=4)", 8, dropout=0.2)).float()
     if frozen:
-        network.words.requires_grad_(False)
-    passages = Passages(Words(), 0, 300, length=32, batch_size=4, seed=0)
-    trained = train_text(network, Words(), passages, (300, 400), None, recipe, folder, progress=False, resume=resume)
+        network.embedding.requires_grad_(False)
+    passages = Passages(Pairs(), 0, 300, length=32, batch_size=4, seed=0)
+    trained = train_text(network, Pairs(), passages, (300, 400), None, recipe, folder, progress=False, resume=resume)
     return network, trained
 
 
@@ -85,8 +85,8 @@ def test_interrupted_it_ends_with_the_same_bits(tmp_path, monkeypatch, average, 
     three, again = train(tmp_path / "run", recipe, resume=True, frozen=frozen)
     assert whole == again
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), three.state_dict().values(), strict=True))
-    assert ("words.weight" in moving(one)) is not frozen
-    checks = TextChecks(Words(), 300, 400, length=32, batch_size=4)
+    assert ("embedding.weight" in moving(one)) is not frozen
+    checks = TextChecks(Pairs(), 300, 400, length=32, batch_size=4)
     with torch.no_grad():
         bits = sum(float(lost(one, checks[i])) for i in range(len(checks))) / math.log(2) / (2 * 99)
     best = min(row["val/loss"] for row in whole.history)

@@ -1,4 +1,4 @@
-"""Narrow tables of words: what they give, what they keep through casts and files, and a language model that is made of them."""
+"""Narrow embeddings: what they give, what they keep through casts and files, and a language model that is made of them."""
 
 import copy
 import json
@@ -12,9 +12,9 @@ from torch.testing import assert_close
 
 import conca  # noqa: F401  (registers the kernels)
 from conca.infer.decoder import Decoder
-from conca.layers.narrow_words import NarrowWords
+from conca.layers.narrow_embedding import NarrowEmbedding
 from conca.layers.quantised import HalfLinear, Int8Linear, kind_of, narrow_of, narrowed, put, skeleton
-from conca.layers.words import Words
+from conca.layers.tied_embedding import TiedEmbedding
 from conca.models.language import LanguageConfig, LanguageNetwork
 from conca.models.language_file import load_network, network_skeleton, save_network
 from conca.ops import bodies
@@ -25,18 +25,18 @@ KINDS = pytest.mark.parametrize("kind", ["int8", "bfloat16"])
 LAYERS = "mamba(d_state=3) mamba2(d_state=4, d_head=4)"
 
 
-def table(kind, n_words=23, d_model=6):
-    words = Words(n_words, d_model, std=1.0)
+def table(kind, vocab_size=23, d_model=6):
+    tokens = TiedEmbedding(vocab_size, d_model, std=1.0)
     with torch.no_grad():
-        words.weight[2] = 0
-    narrow = narrowed(words, kind)
+        tokens.weight[2] = 0
+    narrow = narrowed(tokens, kind)
     wide = narrow.weight.double() if narrow.scale is None else narrow.weight * narrow.scale[:, None]
-    assert_close(wide, words.weight.detach(), rtol=0, atol=float(words.weight.detach().abs().max()) / 250)
+    assert_close(wide, tokens.weight.detach(), rtol=0, atol=float(tokens.weight.detach().abs().max()) / 250)
     return narrow, wide
 
 
 def network(tied=True, **options):
-    given = {"n_words": 23, "vocab": 20, "layers": LAYERS, "d_model": 8, "tied": tied, "std": 0.5} | options
+    given = {"vocab_size": 23, "n_tokens": 20, "layers": LAYERS, "d_model": 8, "tied": tied, "std": 0.5} | options
     return LanguageNetwork(LanguageConfig(**given)).eval()
 
 
@@ -55,7 +55,7 @@ def test_it_is_the_table_of_its_rounded_rows(kind, monkeypatch):
     for shape in ((6,), (2, 6), (3, 5, 6), (0, 6)):
         x = torch.randn(shape)
         assert_close(narrow.logits(x), x @ wide.T)
-    with pytest.raises(ValueError, match=r"NarrowWords: expected numbers \(..., 6\)"):
+    with pytest.raises(ValueError, match=r"NarrowEmbedding: expected numbers \(..., 6\)"):
         narrow.logits(torch.zeros(2, 5))
     x, target = torch.randn(3, 5, 6, requires_grad=True), torch.randint(23, (3, 5))
     target[1, 2:] = -100
@@ -100,10 +100,10 @@ def test_casts_copies_and_files_keep_it(kind):
     with pytest.raises(RuntimeError, match=r"weight is torch.float64, but the model keeps it in"):
         other.load_state_dict({"weight": torch.zeros(23, 6), "scale": torch.ones(23)}, strict=False)
     for bad in (torch.nan, torch.inf):
-        words = Words(3, 4)
-        words.weight.data[1, 2] = bad
+        tokens = TiedEmbedding(3, 4)
+        tokens.weight.data[1, 2] = bad
         with pytest.raises(BadInput, match="not finite"):
-            narrowed(words, kind)
+            narrowed(tokens, kind)
 
 
 @KINDS
@@ -112,7 +112,7 @@ def test_a_network_decodes_scores_and_is_kept(kind, tied, tmp_path):
     wide = network(tied)
     narrow = narrowed(copy.deepcopy(wide), kind)
     assert kind_of(narrow) == kind and kind_of(wide) is None
-    assert type(narrow.words) is NarrowWords and tied == (narrow.head is None)
+    assert type(narrow.embedding) is NarrowEmbedding and tied == (narrow.head is None)
     recurrent = {name: t for name, t in wide.state_dict().items() if "A_log" in name or "dt_bias" in name}
     assert all(torch.equal(narrow.state_dict()[name], t) for name, t in recurrent.items())
     ids = torch.randint(20, (2, 7))
@@ -121,17 +121,19 @@ def test_a_network_decodes_scores_and_is_kept(kind, tied, tmp_path):
         h, _ = narrow.read(ids)
         want = nn.functional.cross_entropy(narrow.logits(h).flatten(0, 1), ids.flatten())
         assert_close(narrow.loss(h, ids), want)
-        decoder = Decoder(narrow.stack, embedding=narrow.words, norm=narrow.norm, head=narrow.head or narrow.words)
+        decoder = Decoder(
+            narrow.stack, embedding=narrow.embedding, norm=narrow.norm, head=narrow.head or narrow.embedding
+        )
         state, same = narrow.init_state(2), narrow.init_state(2)
-        for word in ids.unbind(1):
-            logits, state = decoder.step(word, state)
-            expected, same = narrow.step(word, same)
+        for token in ids.unbind(1):
+            logits, state = decoder.step(token, state)
+            expected, same = narrow.step(token, same)
             assert_close((logits, state), (expected, same))
         assert "program" in used
         assert decoder._plan.ends
     path = tmp_path / "model.safetensors"
     save_network(narrow, path)
-    assert load_file(path)["words.weight"].dtype == getattr(torch, kind)
+    assert load_file(path)["embedding.weight"].dtype == getattr(torch, kind)
     config = LanguageConfig.from_dict(json.loads(json.dumps(narrow.config.as_dict())))
     assert_close(load_network(config, path, quantized=kind)(ids)[0], narrow(ids)[0])
     save_network(wide, path)
@@ -160,11 +162,11 @@ def test_what_does_not_fit_a_file_is_named(tmp_path):
 
 def test_a_model_on_meta_is_filled_name_by_name():
     wide = network(tied=False)
-    hollow, weight = network_skeleton(wide.config), wide.words.weight.detach()
-    put(hollow, "words.weight", weight, "int8")
+    hollow, weight = network_skeleton(wide.config), wide.embedding.weight.detach()
+    put(hollow, "embedding.weight", weight, "int8")
     put(hollow, "norm.weight", wide.norm.weight, "int8")
-    assert type(hollow.words) is NarrowWords and hollow.norm.weight.dtype == torch.float64
-    assert hollow.head.weight.is_meta and not network_skeleton(network(layers="s5").config).words.weight.is_meta
+    assert type(hollow.embedding) is NarrowEmbedding and hollow.norm.weight.dtype == torch.float64
+    assert hollow.head.weight.is_meta and not network_skeleton(network(layers="s5").config).embedding.weight.is_meta
     with pytest.raises(BadInput, match=r"'head.weight' is \(3, 2\), but the model has \(23, 8\) there"):
         put(hollow, "head.weight", torch.zeros(3, 2))
     with pytest.raises(BadInput, match=r"no tensor 'heed.weight'; did you mean 'head.weight'"):
@@ -179,14 +181,15 @@ def test_a_model_on_meta_is_filled_name_by_name():
 
 
 def test_what_is_shared_stays_shared_and_what_is_watched_is_not_narrowed():
-    words, head = Words(5, 4), nn.Linear(4, 5, bias=False)
-    head.weight = words.weight
-    model = narrowed(nn.ModuleDict({"words": words, "head": head}))
-    assert model["words"].weight is model["head"].weight
+    tokens, head = TiedEmbedding(5, 4), nn.Linear(4, 5, bias=False)
+    head.weight = tokens.weight
+    model = narrowed(nn.ModuleDict({"tokens": tokens, "head": head}))
+    assert model["tokens"].weight is model["head"].weight
     assert (
-        type(narrowed(nn.ModuleDict({"words": Words(5, 4), "head": nn.Linear(4, 5)}), names="head")["words"]) is Words
+        type(narrowed(nn.ModuleDict({"tokens": TiedEmbedding(5, 4), "head": nn.Linear(4, 5)}), names="head")["tokens"])
+        is TiedEmbedding
     )
-    watched = Words(5, 4)
+    watched = TiedEmbedding(5, 4)
     watched.register_forward_hook(lambda *a: None)
     with pytest.raises(BadInput, match="hooked"):
-        narrowed(nn.ModuleDict({"words": watched}))
+        narrowed(nn.ModuleDict({"tokens": watched}))

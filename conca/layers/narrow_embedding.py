@@ -1,4 +1,4 @@
-"""A table of words in int8 or bfloat16 that is its own head: a quarter or half of its memory, and of the time a word's logits take.
+"""An embedding in int8 or bfloat16 that is its own head: a quarter or half of its memory, and of the time a token's logits take.
 
     x = scale[ids] * W[ids],    logits = scale * (W x),    loss = mean of -log softmax(logits)_target
 
@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from conca.layers.narrow import Narrow, rounded_rows
-from conca.layers.words import Words
+from conca.layers.tied_embedding import TiedEmbedding
 from conca.ops.doors import raised
 
-__all__ = ["NarrowWords"]
+__all__ = ["NarrowEmbedding"]
 
 
-class NarrowWords(Narrow):
-    """The table of `Words` with narrow rows (V, D), and scales (V,) or none.
+class NarrowEmbedding(Narrow):
+    """The table of `TiedEmbedding` with narrow rows (V, D), and scales (V,) or none.
 
     Args:
         weight: (V, D), in int8 or bfloat16.
@@ -36,9 +36,9 @@ class NarrowWords(Narrow):
         self._dtype = raised(dtype)
 
     @classmethod
-    def from_words(cls, words: Words, kind: str = "int8") -> Self:
+    def from_table(cls, tokens: TiedEmbedding, kind: str = "int8") -> Self:
         """The same table, rounded. Raises BadInput for an unknown kind, and for numbers that are not finite."""
-        return cls(*rounded_rows(words.weight, kind), dtype=words.weight.dtype)
+        return cls(*rounded_rows(tokens.weight, kind), dtype=tokens.weight.dtype)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -46,12 +46,12 @@ class NarrowWords(Narrow):
         return self._dtype if self.scale is None else self.scale.dtype
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Vectors (..., D) of words (...), integers in 0..V-1; raises IndexError for others."""
+        """Vectors (..., D) of tokens (...), integers in 0..V-1; raises IndexError for others."""
         x = F.embedding(ids, self.weight).to(self.dtype)
         return x if self.scale is None else x * F.embedding(ids, self.scale[:, None])
 
     def logits(self, x: Tensor) -> Tensor:
-        """A number for each word (..., V), for vectors x (..., D), in their type. Raises ValueError for another width."""
+        """A number for each token (..., V), for vectors x (..., D), in their type. Raises ValueError for another width."""
         return self.product(x)
 
     def extra_repr(self) -> str:
