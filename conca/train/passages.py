@@ -162,7 +162,7 @@ class Passages(Dataset[TextBatch]):
             raise ValueError("no token has one after it")
         self.batch_size = min(batch_size, count)
         self.count, self.each = count, -(-count // self.batch_size)
-        self.drawn: tuple[int, int, Integers] = (-1, 0, np.empty(0, np.int64))
+        self.drawn: tuple[int, int, NDArray[np.uint32]] = (-1, 0, np.empty(0, np.uint32))
 
     def __len__(self) -> int:
         return 2**31
@@ -172,9 +172,11 @@ class Passages(Dataset[TextBatch]):
         turn, place = divmod(step, self.each)
         if self.drawn[0] != turn:
             draw = np.random.default_rng((self.seed, turn))
-            order = np.resize(draw.permutation(self.count), self.each * self.batch_size)
+            order = np.arange(self.count, dtype=np.uint32)
+            draw.shuffle(order)
             self.drawn = turn, int(draw.integers(self.tokens)), order
-        chosen = self.drawn[2][place * self.batch_size : (place + 1) * self.batch_size].tolist()
+        places = np.arange(place * self.batch_size, (place + 1) * self.batch_size) % self.count
+        chosen = self.drawn[2][places].tolist()
         if self.rows is not None:
             return [self.rows[number] for number in chosen]
         return [self.cut(number, self.drawn[1]) for number in chosen]
