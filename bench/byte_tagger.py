@@ -23,7 +23,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as `import conca` does whe
 
 import numpy as np
 import torch
-from packages import fetched
+from packages import CACHE, fetched
 from record import medians, record
 from torch import Tensor, nn
 
@@ -31,7 +31,6 @@ from conca.ops.selective_scan import selective_scan
 from conca.train.pages import keep_memory
 
 ROOT = Path(__file__).resolve().parent.parent
-CACHE = ROOT / ".cache" / "packages"
 PUBLISHED, RUNTIME = "typeseg==0.2.7", "onnxruntime==1.32.0"
 
 

@@ -1,6 +1,6 @@
 """ListOps and Pathfinder of the Long Range Arena, made here: S5, LSTM and attention in 20 minutes each, beside published figures.
 
-    python bench/long_range_arena.py --work FOLDER [--only listops/s5] [--minutes 20] [--threads 1] [--seed 0]
+    python bench/long_range_arena.py [--work FOLDER] [--only listops/s5] [--minutes 20] [--threads 1] [--seed 0]
 
 FOLDER holds the data, which are made first, and a run of each layer; one that is finished is not run again, one that was killed goes
 on; the page lists all that are finished. Several may run side by side, each with an `--only` of its own. Before a run its steps are
@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from packages import CACHE
 from record import machine, record
 
 import conca
@@ -217,7 +218,7 @@ def page(given: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     every = [f"{task}/{name}" for task, networks in TASKS.items() for name in networks]
-    parser.add_argument("--work", type=Path, required=True, help="folder for data and runs")
+    parser.add_argument("--work", type=Path, default=CACHE.parent / "long_range_arena", help="folder for data and runs")
     parser.add_argument("--task", choices=list(TASKS), action="append", help="may be given again [listops, pathfinder]")
     parser.add_argument("--only", choices=every, action="append", help="may be given again")
     parser.add_argument("--minutes", type=float, default=20.0, help="of each training [20]")

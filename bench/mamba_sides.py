@@ -11,12 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from packages import fetched
+from packages import CACHE, fetched
 from torch import Tensor, nn
 
 from conca.layers import families
@@ -27,7 +26,6 @@ from conca.models.stack import pattern
 WIDTH, VOCAB = 768, 50280
 INNER, STATE, RANK, WINDOW = 2 * WIDTH, 16, WIDTH // 16, 4
 STATE2, HEADS2, CHUNK = 128, INNER // 64, 64
-CACHE = Path(__file__).resolve().parent.parent / ".cache" / "packages"
 Task = Callable[[], object]
 
 

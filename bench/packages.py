@@ -9,7 +9,9 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-__all__ = ["fetched"]
+__all__ = ["CACHE", "fetched"]
+
+CACHE = Path(__file__).resolve().parents[1] / ".cache" / "packages"
 
 
 def fetched(package: str, cache: Path) -> Path:

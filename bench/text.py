@@ -1,6 +1,6 @@
 """Shakespeare byte by byte on two cores: language models of several families, beside xz -9 and zstd -19 on the same text.
 
-    python bench/text.py --work FOLDER [--only NAME] [--minutes M] [--data FOLDER] [--threads N]
+    python bench/text.py [--work FOLDER] [--only NAME] [--minutes M] [--data FOLDER] [--threads N]
 
 Mamba-2 learns for 30 minutes, each of the others for 15; each is a run in FOLDER, and what is there is not learnt again. A training
 that was killed goes on. The page holds all that are finished.
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from packages import CACHE
 from record import record
 from text_data import shakespeare
 
@@ -58,7 +59,7 @@ SAMPLE, TEMPERATURE = 300, 0.7
 def main() -> None:
     """Learn what is asked for and is not there, then write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--work", type=Path, default=CACHE.parent / "text")
     parser.add_argument("--only", choices=tuple(ENTRIES), action="append")
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--data", type=Path)
