@@ -18,7 +18,7 @@ __all__ = ["ByteStream", "Decoding", "TokenStream", "decoded", "encoded", "place
 
 BROKEN = "\ufffd"
 HELD = 64
-"""Ids that are held back at most: what is broken for longer never was a character."""
+"""Ids that are held back at most: what is broken, or has no text, for longer never was a character."""
 
 
 class Decoding(Protocol):
@@ -77,6 +77,8 @@ class TokenStream:
             self.kept = self.kept[self.told :]
             self.told = count - self.told
             self.sent = self.decode(self.kept[: self.told])
+        elif count - self.told > HELD:
+            del self.kept[self.told : count]
         return new
 
     def flush(self) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from conca.data.decoding import TokenStream
 from conca.data.tokenizer import ByteTokenizer, FileTokenizer, check_vocab, read_tokenizer, with_end
 from conca.types import BadInput
 
@@ -80,6 +81,16 @@ def test_broken_characters_are_told_as_such_once_nothing_can_mend_them(make, tmp
     told = stream.push([last] * 500)
     assert len(told) > 400, "it does not wait for ever"
     assert stream.push([a]).endswith("a")
+
+
+def test_ids_without_text_are_not_held_for_ever(tmp_path: Path) -> None:
+    """Rows of a table that no token stands for; what came before them still says that a space is to be told."""
+    tokenizer = read_tokenizer(fallen_back(tmp_path))
+    lengths: list[int] = []
+    stream = TokenStream(lambda ids: lengths.append(len(ids)) or tokenizer.decode(ids, special=True), ())
+    nothing, some = [tokenizer.size + 5] * 500, tokenizer.encode("a ab").tolist()
+    assert stream.push([*nothing, some[0], *nothing, *some[1:]]) == "a ab"
+    assert max(lengths) < 200
 
 
 def test_a_tokenizer_is_told_by_the_files_beside_it_and_written_back(tmp_path: Path) -> None:
