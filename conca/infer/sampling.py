@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -166,26 +167,51 @@ def _within(name: str, value: float, right: Callable[[float], bool], wanted: str
 
 def penalised(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     """Logits (B, V) in which tokens that were `seen` (B, V, bool) are less likely: divided if positive, multiplied if negative."""
-    return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+    at = seen.nonzero(as_tuple=True)
+    some = logits[at]
+    return logits.index_put(at, torch.where(some < 0, some * penalty, some / penalty))
 
 
 def cooled(logits: Tensor, temperature: float) -> Tensor:
-    """Logits (B, V) divided by the temperature."""
-    return logits / temperature
+    """Logits (B, V) divided by the temperature; where the likeliest would be no number any more, it alone is left (the limit)."""
+    cold = logits / temperature
+    right = cold.amax(-1, keepdim=True).isfinite()
+    return cold if bool(right.all()) else torch.where(right, cold, likeliest(logits, 1))
 
 
 def likeliest(logits: Tensor, top_k: int) -> Tensor:
     """Logits (B, V) with -inf for all but the `top_k` likeliest tokens of each row, and those that are as likely as the last of them."""
-    last = logits.topk(min(top_k, logits.shape[-1])).values[..., -1:]
+    place = max(0, logits.shape[-1] - top_k)
+    if by_numpy(logits):
+        last = torch.from_numpy(np.partition(logits.detach().numpy(), place)[..., place, None])
+    else:
+        last = logits.topk(logits.shape[-1] - place).values[..., -1:]
     return logits.masked_fill(logits < last, -math.inf)
 
 
 def nucleus(logits: Tensor, top_p: float) -> Tensor:
     """Logits (B, V) with -inf for the tokens of each row that the likeliest ones of mass `top_p` can do without."""
+    least = edge(logits, top_p) if by_numpy(logits) else None
+    if least is not None:
+        return logits.masked_fill(logits < least, -math.inf)
     rising, order = logits.sort()
     out = rising.softmax(-1).cumsum(-1) <= 1 - top_p
     out[..., -1] = False
     return logits.masked_fill(out.scatter(-1, order, out), -math.inf)
+
+
+def edge(logits: Tensor, top_p: float) -> Tensor | None:
+    """The least of the likeliest ones of mass `top_p` (B, 1); None where others that are as likely go, and sorting has to say which."""
+    rising = torch.from_numpy(np.sort(logits.detach().numpy()))
+    mass = rising.softmax(-1).cumsum(-1)
+    gone = torch.searchsorted(mass, torch.full_like(mass[..., :1], 1 - top_p), right=True).clamp(max=mass.shape[-1] - 1)
+    least = rising.gather(-1, gone)
+    return least if torch.equal(torch.searchsorted(rising, least), gone) else None
+
+
+def by_numpy(logits: Tensor) -> bool:
+    """Whether NumPy can sort them, which sorts values alone, and 50,000 of them in a twentieth of the time on one thread."""
+    return logits.is_cpu and logits.dtype in (torch.float32, torch.float64)
 
 
 def at_least(logits: Tensor, min_p: float) -> Tensor:

@@ -12,6 +12,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from conca.infer import sampling
 from conca.infer.sampling import Draws, Sampling, at_least, choose, cooled, likeliest, nucleus, penalised, processed
 from conca.types import BadInput
 
@@ -20,6 +21,7 @@ def test_logits_are_those_of_transformers():
     logits = 3 * torch.randn(4, 40)
     logits[1] = logits[1].round()  # equal ones
     ids = torch.randint(40, (4, 6))
+    halves = torch.tensor([[0.125, 0.5, 0.25, 0.125]]).log()  # the mass of all but the likeliest is just what may go
     seen = torch.zeros(4, 40, dtype=torch.bool).scatter(1, ids, True)
     for ours, theirs in (
         (penalised(logits, seen, 1.7), RepetitionPenaltyLogitsProcessor(1.7)),
@@ -28,6 +30,7 @@ def test_logits_are_those_of_transformers():
         (likeliest(logits, 99), TopKLogitsWarper(99)),
         (nucleus(logits, 0.7), TopPLogitsWarper(0.7)),
         (nucleus(logits, 1e-9), TopPLogitsWarper(1e-9)),
+        (nucleus(halves, 0.5), lambda ids, _: halves.masked_fill(halves < halves.max(), -torch.inf)),
         (at_least(logits, 0.2), MinPLogitsWarper(0.2)),
         (at_least(logits, 1.0), MinPLogitsWarper(1.0)),
     ):
@@ -46,11 +49,51 @@ def test_logits_are_those_of_transformers():
     assert torch.equal(processed(logits, seen, every, 37), want[:, :37])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("numpy", [True, False])
+def test_ties_of_many_tokens_are_those_of_transformers(numpy, dtype, monkeypatch):
+    """Of equal ones at the edge some go and some stay; whole rows are equal; most are -inf; NumPy sorts, or PyTorch does."""
+    if not numpy:
+        monkeypatch.setattr(sampling, "by_numpy", lambda logits: False)
+    logits = torch.randn(6, 5003, dtype=dtype)
+    logits[1] = logits[1].mul(3).round()
+    logits[2] = logits[2].round().clamp(min=1)
+    logits[3] = -4.0
+    logits[4, 7:] = -torch.inf
+    logits[5] = logits[5].sign() * 0.0
+    for some in (logits, *logits.split(1)):
+        for top_p in (1e-9, 0.05, 0.3, 0.5, 0.9, 0.999, 1 - 1e-9):
+            assert torch.equal(nucleus(some, top_p), TopPLogitsWarper(top_p)(None, some))
+        for top_k in (1, 2, 50, 5002, 5003, 6000):
+            assert torch.equal(likeliest(some, top_k), TopKLogitsWarper(top_k)(None, some))
+        few = likeliest(some, 40)
+        assert torch.equal(nucleus(few, 0.7), TopPLogitsWarper(0.7)(None, few))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("temperature", [1e-37, 1e-40, 1e-50, 1e-307, 5e-324])
+def test_the_coldest_take_the_likeliest(temperature, dtype):
+    """Also where logits divided by the temperature are no numbers; of a row that it leaves numbers nothing is lost."""
+    cold = Sampling(do_sample=True, temperature=temperature, top_k=5, top_p=0.9, min_p=0.1)
+    logits = torch.tensor(
+        [[1.0, 300.0, -2.0, 299.9], [-50.0, -9.0, -8.0, -700.0], [0.0, -1.0, -2.0, -3.0]], dtype=dtype
+    )
+    assert choose(processed(logits, None, cold), cold, Draws(1, range(3))).tolist() == [1, 2, 0]
+    equal = torch.tensor([[7.0, 9.0, 9.0, 8.0]], dtype=dtype).expand(40, -1)
+    assert set(choose(processed(equal, None, cold), cold, Draws(1, range(40))).tolist()) == {1, 2}
+    small = torch.tensor([[1.0, 2.0, 1.5]], dtype=dtype) * 1e-30
+    both = cooled(torch.cat((small, torch.full_like(small, 1e10))), 1e-30)
+    assert torch.equal(both[:1], small / 1e-30)
+    broken = torch.tensor([[1.0, torch.nan, 2.0]], dtype=dtype)
+    with pytest.raises(BadInput, match="not finite"):
+        choose(processed(broken, None, cold), cold, Draws(1, [0]))
+
+
 def test_draws_follow_the_distribution_and_nothing_else():
-    sampling = Sampling(do_sample=True)
+    free = Sampling(do_sample=True)
     logits = torch.tensor([[0.0, -torch.inf, 1.0, 2.0, -torch.inf]])
     draws = Draws(3, range(20_000))
-    tokens = choose(logits.expand(20_000, -1), sampling, draws)
+    tokens = choose(logits.expand(20_000, -1), free, draws)
     counts = tokens.bincount(minlength=5) / 20_000
     assert_close(counts, logits[0].softmax(0), atol=0.012, rtol=0)
     assert counts[[1, 4]].sum() == 0
@@ -59,7 +102,7 @@ def test_draws_follow_the_distribution_and_nothing_else():
     assert numbers.unique().numel() == 6
     assert later.uniform() == numbers[2, 1]
     with pytest.raises(BadInput, match="not finite"):
-        choose(torch.full((1, 3), torch.nan), sampling, draws)
+        choose(torch.full((1, 3), torch.nan), free, draws)
 
 
 class Always:
