@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from conca.infer.decoder import Decoder
@@ -16,7 +17,7 @@ from conca.layers import states
 from conca.models.language import LanguageNetwork, States, sides
 from conca.types import BadInput
 
-__all__ = ["Stepping", "prompts_of", "quiet", "read", "several", "started", "stepping", "texts"]
+__all__ = ["Stepping", "check_tokens", "prompts_of", "quiet", "read", "several", "started", "stepping", "texts"]
 
 PIECE = 2048
 """Tokens that are read at once, of all rows together, unless that is less than"""
@@ -62,18 +63,15 @@ def quiet(network: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def texts(
-    prompts: Tokens | Sequence[Tokens] | None, network: LanguageNetwork, *, rows: int | None = None
-) -> list[Tensor]:
+def texts(prompts: Tokens | Sequence[Tokens] | None, *, rows: int | None = None) -> list[Tensor]:
     """Prompts as a list of int64 vectors: of one vector, a matrix, or a sequence of vectors of unequal lengths.
 
     Args:
         prompts: tokens; None, or nothing at all, means nothing for each of `rows` texts.
-        network: whose tokens they are.
         rows: how many texts there have to be.
 
     Raises:
-        BadInput: for what are no tokens of the network, and another number of texts than `rows`.
+        BadInput: for what are no tokens, and another number of texts than `rows`.
     """
     if prompts is None or len(prompts) == 0:
         found = [torch.empty(0, dtype=torch.int64) for _ in range(1 if rows is None else rows)]
@@ -85,13 +83,15 @@ def texts(
         found = [vector(row, n) for n, row in enumerate(cast("Sequence[Tokens]", prompts))]
     if rows is not None and len(found) != rows:
         raise BadInput(f"there are {len(found)} prompts for {rows} states; give one for each")
-    vocab_size = network.config.vocab_size
-    for n, row in enumerate(found):
-        for token in row[(row < 0) | (row >= vocab_size)][:1].tolist():
-            raise BadInput(
-                f"prompt {n + 1}: the token {token} is not among the {vocab_size} of the network; is it another's tokenizer?"
-            )
     return found
+
+
+def check_tokens(ids: NDArray[Any], network: LanguageNetwork, where: str = "", begin: int = 0) -> None:
+    """Raise BadInput unless all of the tokens (N,) are the network's; it says `where`, and at which place, counted from `begin`."""
+    vocab_size = network.config.vocab_size
+    for at in np.flatnonzero((ids < 0) | (ids >= vocab_size))[:1].tolist():
+        said = f"{where}token {begin + at}: {ids[at]} is not among the {vocab_size} of the network"
+        raise BadInput(f"{said}; is it another's tokenizer?")
 
 
 def vector(tokens: Tokens, n: int) -> Tensor:
@@ -191,17 +191,18 @@ def started(
     """The past whose tails are what has to be read; those of one prompt stand one after the other.
 
     Raises:
-        BadInput: for an empty prompt of which nothing was read, and numbers that do not fit.
+        BadInput: for an empty prompt of which nothing was read, tokens that the network does not have, and numbers that do not fit.
     """
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise BadInput(f"samples must be a whole number from 1 on, not {samples!r}")
-    found = texts(prompts, network, rows=None if past is None else len(past))
+    found = texts(prompts, rows=None if past is None else len(past))
     past = Past.start(network, len(found)) if past is None else past
     for n, row in enumerate(found):
         if not len(row) and not len(past.tail[n]) and not int(past.read[n]):
             if bos is None:
                 raise BadInput(f"prompt {n + 1} is empty; give at least one token, or a state to go on from")
             found[n] = torch.tensor([bos])
+        check_tokens(found[n].numpy(), network, f"prompt {n + 1}, ")
     return past.followed(found)
 
 

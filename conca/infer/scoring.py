@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from conca.infer.past import Past
-from conca.infer.reading import quiet, read, stepping
+from conca.infer.reading import check_tokens, quiet, read, stepping
 from conca.infer.sampling import BROKEN
 from conca.layers.options import whole
 from conca.models.language import LanguageNetwork
@@ -167,11 +167,7 @@ def _blocks(
     for first in range(begin, end, block):
         last = min(first + block, end)
         ids = np.asarray(source.read(first, last)).astype(np.int64)
-        vocab_size = network.config.vocab_size
-        for at in np.flatnonzero((ids < 0) | (ids >= vocab_size))[:1].tolist():
-            raise BadInput(
-                f"token {first + at}: {ids[at]} is not among the {vocab_size} of the network; is it another's tokenizer?"
-            )
+        check_tokens(ids, network, begin=first)
         if not isinstance(source, Marked):
             yield Scored(first, ids, scorer.block(ids, None))
             continue
@@ -200,6 +196,7 @@ class Scorer:
         start = Past.start(network, 1) if past is None else past
         self.bos = None
         if bos is not None:
+            check_tokens(np.array([bos]), network, "bos, ")
             self.bos = read(network, Past.start(network, 1).followed([torch.tensor([bos])]), stepping(network))
             start = self.bos if past is None else past
         start = read(network, start, stepping(network))

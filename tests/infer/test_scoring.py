@@ -141,6 +141,8 @@ def test_what_it_refuses(net):
             score(net, source, **options)
     with pytest.raises(BadInput, match="token 3: 14 is not among the 14 of the network"):
         list(score(net, [1, 2, 3, 14], block=3))
+    with pytest.raises(BadInput, match="bos, token 0: 14 is not among the 14 of the network"):
+        list(score(net, [1, 2], bos=14))
 
 
 def test_a_broken_network_is_not_taken_for_a_perfect_one(net):

@@ -320,8 +320,9 @@ def test_what_it_refuses():
     for match, prompts, options in (
         ("prompt 2 is empty; give at least one token, or a state", [[1], []], {}),
         ("prompt 1 is empty", [], {}),
-        ("prompt 2: the token 14 is not among the 14 of the network", [[1], [2, 14]], {}),
-        ("the token -1", torch.tensor([-1]), {}),
+        ("prompt 2, token 1: 14 is not among the 14 of the network", [[1], [2, 14]], {}),
+        ("prompt 1, token 0: -1 is not", torch.tensor([-1]), {}),
+        ("prompt 1, token 0: 14 is not", [[]], {"bos": 14}),
         ("prompt 1: expected tokens", [[0.5]], {}),
         ("there are 2 prompts for 1 states", [[1], [2]], {"past": Past.start(net, 1)}),
         ("samples must be", [1], {"samples": 0}),
