@@ -23,7 +23,7 @@ from mamba_training import warmed, with_head, without_head
 from record import record
 from torch.profiler import profile
 
-from conca.infer.decoder import Decoder, Piece
+from conca.infer.decoder import Decoder, Fused
 from conca.layers.states import leaves
 from conca.ops.program import Convolve, Instruction, Job, Norm, Phase, Product, Program, Select, run_program
 from conca.train.pages import keep_memory
@@ -107,7 +107,7 @@ def program_of(found: Decoder) -> Program:
     """The one program of a model whose layers are all known."""
     assert found._plan is not None
     (piece,) = found._plan.pieces
-    assert isinstance(piece, Piece)
+    assert isinstance(piece, Fused)
     return piece.program
 
 

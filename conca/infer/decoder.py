@@ -32,7 +32,7 @@ SHAPE, DTYPE, ON_CPU = attrgetter("shape"), attrgetter("dtype"), attrgetter("is_
 
 
 @dataclass(frozen=True)
-class Piece:
+class Fused:
     """Neighbouring parts of a stack as one program; `kinds`: the class of each one's state, and its leaves, from and to."""
 
     program: Program
@@ -43,7 +43,7 @@ class Piece:
 class Plan:
     """What runs: pieces and single parts in turn, of a stack or of one mixer; whether the last piece holds the norm and the head."""
 
-    pieces: tuple[Piece | Mixer[Any], ...]
+    pieces: tuple[Fused | Mixer[Any], ...]
     ends: bool
     roots: tuple[nn.Module | None, ...]
     watch: Watch
@@ -106,7 +106,7 @@ class Decoder(Generic[S]):
             return self._end(y), state
         new: list[State] = []
         for piece, own in zip(plan.pieces, found):
-            if isinstance(piece, Piece):
+            if isinstance(piece, Fused):
                 x, made = run_program(piece.program, x, cast("list[Tensor]", own))
                 new += [kind._make(made[first:end]) for kind, first, end in piece.kinds]
             else:
@@ -126,13 +126,13 @@ class Decoder(Generic[S]):
         """What each piece takes of a state; None where something of it does not fit a program, and has to meet the layer itself."""
         parts = cast("tuple[State, ...]", state) if plan.stack else (state,)
         if not isinstance(parts, tuple) or len(parts) != sum(
-            len(p.kinds) if isinstance(p, Piece) else 1 for p in plan.pieces
+            len(p.kinds) if isinstance(p, Fused) else 1 for p in plan.pieces
         ):
             return None
         found: list[Any] = []
         at = iter(parts)
         for piece in plan.pieces:
-            if not isinstance(piece, Piece):
+            if not isinstance(piece, Fused):
                 found.append(next(at))
                 continue
             some = [next(at) for _ in piece.kinds]
@@ -171,13 +171,13 @@ class Decoder(Generic[S]):
         there = [module for module in roots if module is not None]
         dtype, watch = precision_of(there), Watch(there)
         stack = type(self.mixer) is Stack and "step" not in vars(self.mixer)
-        pieces: list[Piece | Mixer[Any]] = []
+        pieces: list[Fused | Mixer[Any]] = []
         low, kinds = Lowering(self.mixer.d_model, dtype), list[tuple[Any, int, int]]()
 
         def close(output: int) -> None:
             nonlocal low, kinds
             if kinds:
-                pieces.append(Piece(low.program(output), tuple(kinds)))
+                pieces.append(Fused(low.program(output), tuple(kinds)))
             low, kinds = Lowering(self.mixer.d_model, dtype), []
 
         parts = [*cast(Stack, self.mixer).parts] if stack else [self.mixer]
@@ -190,6 +190,6 @@ class Decoder(Generic[S]):
                 pieces.append(part)
         out = finished(low, self.norm, self.head) if kinds else None
         close(0 if out is None else out.room)
-        if any(isinstance(piece, Piece) for piece in pieces) and bodies.kernel("program", "cpu") is None:
+        if any(isinstance(piece, Fused) for piece in pieces) and bodies.kernel("program", "cpu") is None:
             return Plan(tuple(parts), False, roots, watch, dtype, stack)
         return Plan(tuple(pieces), out is not None, roots, watch, dtype, stack)

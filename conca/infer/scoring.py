@@ -41,7 +41,7 @@ class Ids(Protocol):
 
 
 @runtime_checkable
-class Marked(Protocol):
+class Texts(Protocol):
     """Tokens of several texts, of which not all count."""
 
     def mask(self, begin: int, end: int) -> NDArray[np.bool_]:
@@ -168,7 +168,7 @@ def _blocks(
         last = min(first + block, end)
         ids = np.asarray(source.read(first, last)).astype(np.int64)
         check_tokens(ids, network, begin=first)
-        if not isinstance(source, Marked):
+        if not isinstance(source, Texts):
             yield Scored(first, ids, scorer.block(ids, None))
             continue
         starts = np.array(source.starts(first, last), dtype=bool)

@@ -13,19 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Codec", "Cut", "Decoding", "Speech", "TextOf"]
+from conca.data.decoding import Decoding
 
-
-class Decoding(Protocol):
-    """Tokens to text, a few at a time."""
-
-    def push(self, ids: Sequence[int]) -> str:
-        """The whole characters that these tokens complete."""
-        ...
-
-    def flush(self) -> str:
-        """What is left."""
-        ...
+__all__ = ["Codec", "Cut", "Speech", "TextOf"]
 
 
 class Codec(Protocol):
