@@ -167,9 +167,10 @@ def _within(name: str, value: float, right: Callable[[float], bool], wanted: str
 
 def penalised(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     """Logits (B, V) in which tokens that were `seen` (B, V, bool) are less likely: divided if positive, multiplied if negative."""
-    at = seen.nonzero(as_tuple=True)
-    some = logits[at]
-    return logits.index_put(at, torch.where(some < 0, some * penalty, some / penalty))
+    at = torch.from_numpy(np.flatnonzero(seen.numpy())) if seen.is_cpu else seen.flatten().nonzero()[:, 0]
+    flat = logits.flatten()
+    some = flat[at]
+    return flat.index_put((at,), torch.where(some < 0, some * penalty, some / penalty)).view_as(logits)
 
 
 def cooled(logits: Tensor, temperature: float) -> Tensor:
