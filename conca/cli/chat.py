@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from conca.cli.generate import say
-from conca.cli.kind import given
 from conca.cli.language import (
     ID,
     MaxNewTokens,
@@ -65,15 +64,15 @@ def chat(
     """
     from conca.infer.talk import Talk
 
-    options = given(
-        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-        repetition_penalty=repetition_penalty, seed=seed, stop=None if stop is None else tuple(stop),
-    )  # fmt: skip
     model = opened(run, quantize=quantize, tokenizer=tokenizer, revision=revision, quiet=quiet)
     own = model.tokenizer
     if own is None:
         raise BadInput(f"{run}: has no tokenizer; name one with --tokenizer")
-    talk = Talk(model, own, template_of(run, model, template), model.sampling(**options), system=system)
+    how = model.sampling(
+        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        repetition_penalty=repetition_penalty, seed=seed, stop=stop,
+    )  # fmt: skip
+    talk = Talk(model, own, template_of(run, model, template), how, system=system)
     if not quiet:
         notice(COMMANDS)
     for line in lines():

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from conca.cli.kind import given
 from conca.cli.language import (
     ID,
     MaxNewTokens,
@@ -31,11 +30,12 @@ from conca.cli.language import (
     saved,
 )  # fmt: skip
 from conca.cli.screen import notice
+from conca.cli.signals import Signals
 from conca.types import BadInput
 
 if TYPE_CHECKING:
     from conca.estimators.language import LanguageModel
-    from conca.infer.generating import Generation
+    from conca.infer.generating import Generation, Writer
     from conca.infer.past import Past
     from conca.infer.sampling import Sampling
 
@@ -84,7 +84,8 @@ def generate(
     generation_config.json says; without one the likeliest token is taken each time (--temperature 0.8 draws). Several texts come one
     after the other, with a line --- between them. The rate goes to stderr.
 
-    With --state a text is gone on with later, and nothing is read twice: the file holds the state of the layers.
+    With --state a text is gone on with later, and nothing is read twice: the file holds the state of the layers. It is kept on
+    Ctrl-C and SIGTERM, too, and where the reader of stdout leaves, with all that was written until then.
     """
     if samples < 1:
         raise BadInput(f"--samples must be at least 1, not {samples}")
@@ -93,24 +94,25 @@ def generate(
         raise BadInput("-p -: stdin can be read once; name the other prompts")
     check_prompts(prompts, state)
     check_save(save, quantize)
-    options = given(
-        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, num_beams=beams,
-        repetition_penalty=repetition_penalty, seed=seed, stop=None if stop is None else tuple(stop),
-    )  # fmt: skip
     model = opened(run, quantize=quantize, tokenizer=tokenizer, revision=revision, quiet=quiet)
     saved(model, save, quantize, quiet)
-    how = model.sampling(**options)
+    how = model.sampling(
+        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        repetition_penalty=repetition_penalty, seed=seed, stop=stop, num_beams=beams,
+    )  # fmt: skip
     past = loaded(state, model)
     shown = ["" for _ in range(len(past))] if past is not None and not prompts else prompts
-    found = written(model, shown, how, past, samples, streamed=not as_json, echo=echo)
-    if state is not None:
-        found.past.save(state, model)
-    if as_json:
-        for place, row in enumerate(found.rows):
-            line = {"prompt": shown[place * len(shown) // len(found.rows)], "text": row.text, "ended": row.reason}
-            print(json.dumps(line, ensure_ascii=False))
-    if not quiet:
-        notice(found.rate.line())
+    writer = writer_of(model, shown, how, past, samples)
+    with Signals() as signals:
+        try:
+            found = written(writer, shown, signals, echo=echo, as_json=as_json)
+        except OSError:  # stdout takes no more: its reader has left, or the disk is full
+            keep(state, writer, model, signals)
+            raise
+        keep(state, writer, model, signals)
+        if not quiet:
+            notice(found.rate.line())
+    signals.obey()
 
 
 def check_prompts(prompts: list[str], state: Path | None) -> None:
@@ -131,38 +133,50 @@ def loaded(state: Path | None, model: LanguageModel) -> Past | None:
     return Past.load(state, model) if state is not None and state.exists() else None
 
 
-def written(
-    model: LanguageModel,
-    prompts: list[str],
-    how: Sampling,
-    past: Past | None,
-    samples: int,
-    *,
-    streamed: bool,
-    echo: bool,
-) -> Generation:
-    """Write, and print: one text as it comes, several one after the other."""
+def writer_of(model: LanguageModel, prompts: list[str], how: Sampling, past: Past | None, samples: int) -> Writer:
+    """What writes; it has read nothing yet."""
     from conca.infer.generating import Writer
 
     tokens: list[Any] = [model.encoded(text, opening=past is None) if text else [] for text in prompts]
-    writer = Writer(model, tokens, how, past=past, samples=samples, tokenizer=model.tokenizer)
-    alone = len(tokens) * samples == 1 and how.num_beams == 1
-    try:
-        if streamed and alone and echo:
-            say(prompts[0])
-        for piece in writer:
-            if streamed and alone:
-                say(piece.text)
-    except KeyboardInterrupt:
-        pass
+    return Writer(model, tokens, how, past=past, samples=samples, tokenizer=model.tokenizer)
+
+
+def written(writer: Writer, prompts: list[str], signals: Signals, *, echo: bool, as_json: bool) -> Generation:
+    """Write until the end or a signal, and print: one text as it comes, several, and lines of JSON, one after the other.
+
+    Nothing is lost by a signal before the first piece is there, so it is obeyed at once.
+    """
+    alone = len(writer.texts) == 1 and writer.sampling.num_beams == 1 and not as_json
+    length = 0
+    signals.waiting = True
+    if alone and echo:
+        say(prompts[0])
+    for piece in writer:
+        signals.waiting = False
+        if alone:
+            say(piece.text)
+            length += len(piece.text)
+        if signals.signal:
+            break
+    signals.waiting = False
     found = writer.result()
-    if streamed and alone:
-        say("\n")
-    elif streamed:
-        texts = [str(row.text) for row in found.rows]
-        heads = [prompts[place * len(prompts) // len(texts)] if echo else "" for place in range(len(texts))]
-        say("\n---\n".join(head + text for head, text in zip(heads, texts)) + "\n")
+    places = [number * len(prompts) // len(found.rows) for number in range(len(found.rows))]
+    heads = [prompts[place] for place in places]
+    if as_json:
+        lines = [{"prompt": head, "text": row.text, "ended": row.reason} for head, row in zip(heads, found.rows)]
+        say("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    elif alone:
+        rest = (found.rows[0].text or "")[length:]  # what, had it not been broken off, might have become a stop string
+        say(rest + "\n")
+    else:
+        say("\n---\n".join(head * echo + str(row.text) for head, row in zip(heads, found.rows)) + "\n")
     return found
+
+
+def keep(state: Path | None, writer: Writer, model: LanguageModel, signals: Signals) -> None:
+    """Write the state after all that was written, if anything was."""
+    if state is not None and not signals.waiting:
+        writer.result().past.save(state, model)
 
 
 def say(text: str) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import stat
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -20,6 +18,7 @@ from typer import Argument, Exit, Option
 from conca.cli.kind import check_options, is_classifier
 from conca.cli.open_stream import Answers, Opened, forecasts, labels
 from conca.cli.screen import notice
+from conca.cli.signals import Signals
 from conca.types import BadInput
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ SIZE = 1 << 16
 """Bytes that are read at once, at most."""
 OFTEN = 10.0
 """Seconds between two lines of --verbose."""
-ENDED = 128
-"""Exit status of a program that a signal ended, less the signal."""
 
 
 def stream(
@@ -156,42 +153,14 @@ def sole(path: Path) -> Iterator[None]:
         yield
 
 
-class Inlet:
+class Inlet(Signals):
     """What comes in at stdin. SIGINT and SIGTERM end the waiting, or what is being answered first."""
-
-    def __init__(self) -> None:
-        self.signal = 0
-        self.waiting = False
-        self.before: dict[int, Any] = {}
-
-    def __enter__(self) -> Inlet:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.before[number] = signal.signal(number, self.caught)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
-
-    def caught(self, number: int, _: object) -> None:
-        """Note a signal; leave at once only while nothing is being done."""
-        self.signal = number
-        if self.waiting:
-            self.leave()
-
-    def leave(self) -> None:
-        """Raise what a signal asks for."""
-        if self.signal == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise Exit(ENDED + self.signal)
 
     def read(self, seconds: float | None = None) -> bytes | None:
         """What is there, as soon as there is something, b"" at the end; None if nothing came in these seconds."""
         self.waiting = True
         try:
-            if self.signal:
-                self.leave()
+            self.obey()
             if os.name == "posix" and not select.select([STDIN], [], [], seconds)[0]:
                 return None
             self.waiting = os.name != "posix"

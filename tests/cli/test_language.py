@@ -3,6 +3,8 @@
 import io
 import json
 import math
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,10 @@ import tokenizers
 import torch
 
 import conca
+from conca.cli import generate
 from conca.data.tokenizer import ByteTokenizer
+from conca.infer.generating import Writer
+from conca.infer.past import Past
 from conca.models.language import LanguageConfig, LanguageNetwork
 
 Say = Callable[..., tuple[int, str, str]]
@@ -56,14 +61,82 @@ def test_a_text_is_the_same_alone_in_company_in_parts_and_from_stdin(
     assert model.generate("Hello", max_new_tokens=12, temperature=0.9, seed=5) + "\n" == alone
 
 
+def broken_off(at: int, end: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After so many pieces of a text something ends the writing."""
+    say, pieces = generate.say, iter(range(1, 10**6))
+
+    def interrupted(text: str) -> None:
+        if next(pieces) == at:
+            end()
+        say(text)
+
+    monkeypatch.setattr(generate, "say", interrupted)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("form", ["stream", "stop", "json", "several"])
+def test_a_signal_loses_nothing_that_was_written(
+    number: int, status: int, form: str, say: Say, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = conca.load(kept)
+    whole = model.write(["Hello", "Hi"][: 1 + (form == "several")], max_new_tokens=12, temperature=0.9, seed=5)
+    held = [word for letter in sorted(set(whole.rows[0].text)) for word in ("--stop", f"{letter} will not come")]
+    words = {"stop": held, "json": ["--json"], "several": ["-p", "Hi"]}.get(form, [])
+    drawn = ["--temperature", 0.9, "--seed", 5, "--state", "text.state"]
+    with monkeypatch.context() as changed:
+        if form in ("json", "several"):  # nothing is printed before the end, so the writing itself is interrupted
+            push = Writer._push
+            changed.setattr(Writer, "_push", lambda *a: (a[3] == 5 and signal.raise_signal(number), push(*a))[1])
+        else:
+            broken_off(5, lambda: signal.raise_signal(number), changed)
+        found, out, err = say("generate", kept, "-p", "Hello", "-n", 12, *words, *drawn)
+    assert found == status and "Traceback" not in err and "wrote " in err
+    past = Past.load("text.state", model)
+    count = int(past.written[0])
+    assert 5 <= count < 9
+    texts = [model.decoded(row.ids[:count]) for row in whole.rows]
+    assert (json.loads(out)["text"] if form == "json" else out.removesuffix("\n")) == "\n---\n".join(texts)
+    rest = model.write([[] for _ in texts], past=past, max_new_tokens=12 - count, temperature=0.9, seed=5)
+    assert [row.ids.tolist() for row in rest.rows] == [row.ids[count:].tolist() for row in whole.rows]
+
+
+def test_a_signal_before_anything_is_written_changes_no_state(say: Say, kept: Path, monkeypatch) -> None:
+    say("generate", kept, "-p", "Hello", "-n", 3, "--state", "text.state")
+    before = Path("text.state").read_bytes()
+    made = generate.writer_of
+
+    def interrupted(*words: object) -> Writer:
+        writer = made(*words)
+        writer._read = lambda: signal.raise_signal(signal.SIGTERM)
+        return writer
+
+    monkeypatch.setattr(generate, "writer_of", interrupted)
+    assert say("generate", kept, "-n", 3, "--state", "text.state") == (143, "", "")
+    assert Path("text.state").read_bytes() == before
+
+
+def test_a_reader_that_leaves_loses_no_state(say: Say, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inward, outward = os.pipe()
+    with os.fdopen(outward, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        broken_off(3, lambda: os.close(inward), monkeypatch)
+        assert say("generate", kept, "-p", "Hello", "-n", 12, "--state", "text.state") == (141, "", "")
+    model = conca.load(kept)
+    whole, past = model.write("Hello", max_new_tokens=12), Past.load("text.state", model)
+    rest = model.write([[]], past=past, max_new_tokens=9)
+    assert whole.rows[0].ids[3:].tolist() == rest.rows[0].ids.tolist()
+
+
 def test_samples_beams_and_stop_strings(say: Say, kept: Path) -> None:
     _, out, _ = say(
         "generate", kept, "-p", "ab", "-n", 4, "--samples", 3, "--temperature", 1, "--seed", 0, "--json", "-q"
     )
     texts = [json.loads(line)["text"] for line in out.splitlines()]
     assert len(texts) == 3 and len(set(texts)) > 1
-    assert say("generate", kept, "-p", "ab", "-n", 4, "--beams", 3, "-q")[0] == 0
     model = conca.load(kept)
+    found = model.generate("ab", max_new_tokens=4, num_beams=3)
+    assert found != model.generate("ab", max_new_tokens=4)
+    assert say("generate", kept, "-p", "ab", "-n", 4, "--beams", 3, "-q") == (0, found + "\n", "")
     text = model.generate("ab", max_new_tokens=9)
     end = text[3]
     _, out, _ = say("generate", kept, "-p", "ab", "-n", 9, "--stop", end, "--json", "-q")
