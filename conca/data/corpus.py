@@ -75,7 +75,14 @@ def open_text(
     *,
     progress: Progress | None = None,
 ) -> Corpus | Rows:
-    """Rows, if all files are called `.jsonl` or `.ndjson` (packed or not), else running text. Raises BadInput as both do."""
+    """Rows, if the files are called `.jsonl` or `.ndjson` (packed or not), else running text.
+
+    Raises BadInput as `Rows.open` and `Corpus.open` do, and for files of both kinds: neither can be read as the other.
+    """
     found = find_text(places)
-    door = Rows if all(is_rows(file.path) for file in found.files) else Corpus
+    kinds = [is_rows(file.path) for file in found.files]
+    if len(set(kinds)) == 2:
+        rows, text = (found.files[kinds.index(kind)].path for kind in (True, False))
+        raise BadInput(f"{rows} has rows and {text} running text, which are not read as one; name what is of one kind")
+    door = Rows if kinds[0] else Corpus
     return door.open(found, tokenizer, cache, progress=progress)

@@ -116,7 +116,9 @@ def test_files_of_rows_come_packed_and_in_folders(tmp_path: Path) -> None:
     stamp = Rows.open(one, BYTES, cache).stamp()
     assert stamp == Rows.open(one, BYTES, tmp_path / "other").stamp() != alone.stamp()
     (folder / "words.txt").write_text("running text")
-    assert not isinstance(open_text(folder, BYTES, cache), Rows), "text and rows are read as running text"
+    for places in (folder, [folder / "words.txt", one]):
+        with pytest.raises(BadInput, match=r"a\.jsonl has rows and .*words\.txt running text"):
+            open_text(places, BYTES, cache)
 
 
 @pytest.mark.parametrize(
