@@ -59,7 +59,7 @@ def score_text(
                 place, quantize=kind, tokenizer=tokenizer, revision=revision, quiet=quiet or kind != quantize
             )
             saved(model, save, kind, quiet)
-            text = read(data, model, Path(folder))
+            text = read(data, model, Path(folder), quiet)
             with table_at(tokens if kind == quantize else None) as table:
                 rows[kind or "as stored"] = judged(model, text, table, quiet)
             if kind == quantize and not quiet:
@@ -76,13 +76,15 @@ def score_text(
     return found
 
 
-def read(data: Path, model: LanguageModel, folder: Path) -> Corpus | Rows:
+def read(data: Path, model: LanguageModel, folder: Path, quiet: bool) -> Corpus | Rows:
     """The text, in words of the model. Raises BadInput where it cannot be read, or the model has no tokenizer."""
     from conca.data.corpus import open_text
+    from conca.estimators.encoding_bar import encoding_bar
 
     if model.tokenizer is None:
         raise BadInput("the model has no tokenizer, so text is nothing to it; name one with --tokenizer")
-    return open_text(data, model.tokenizer, folder)
+    with encoding_bar(not quiet) as told:
+        return open_text(data, model.tokenizer, folder, progress=told)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from conca.data.jsonl import Rows
 from conca.data.tokenizer import ByteTokenizer, Tokenizer, check_vocab, read_tokenizer
 from conca.estimators import adapters
 from conca.estimators.arguments import check_switches, folder_of
+from conca.estimators.encoding_bar import encoding_bar
 from conca.estimators.text_config import TextConfig
 from conca.estimators.text_judging import judge
 from conca.estimators.text_memory import estimated, free, size
@@ -107,7 +108,7 @@ def fit_text(
         out: run folder to write; None: keep the model in memory alone.
         tokenizer: a tokenizer.json, or a folder with one; None: that of `start`, or bytes.
         start: what goes on learning; None: a new network.
-        progress: show a bar on stderr.
+        progress: show bars on stderr, of the encoding and of the training.
         force: replace the run folder if it exists.
         resume: go on with a training for `out` that was killed or interrupted; it ends as if it had not been.
         say: is told, before the training, what it reads, and what memory and how many steps it will take.
@@ -127,7 +128,8 @@ def fit_text(
         )
     if out is not None and first():
         check_free(folder_of(out), force, resume)
-    text = open_text(source, tokenizer_of(tokenizer, start), cache_of())
+    with encoding_bar(progress and first()) as told:
+        text = open_text(source, tokenizer_of(tokenizer, start), cache_of(), progress=told)
     network = new_network(config, text.tokenizer) if start is None else start.network.to(torch.float32)
     if start is not None:
         check_vocab(text.tokenizer, network.config.vocab_size)
