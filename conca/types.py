@@ -8,7 +8,9 @@ R rank, W window, M memories or inputs, O outputs of a linear system, C channels
 
 from __future__ import annotations
 
+import os
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["BadInput", "S", "State", "nearest"]
+__all__ = ["BadInput", "S", "State", "nearest", "path_of"]
 
 State: TypeAlias = "Tensor | tuple[State, ...]"
 """All that a mixer remembers: a tree of real tensors, batch on axis 0 (complex numbers as pairs on a last axis)."""
@@ -38,3 +40,8 @@ def nearest(word: object, known: Iterable[str]) -> str:
     lower = {name.lower(): name for name in reversed(known)}
     close = get_close_matches(str(word).lower(), lower, n=1, cutoff=0.5)
     return f"did you mean '{lower[close[0]]}'?" if close else "known: " + ", ".join(known)
+
+
+def path_of(place: str | os.PathLike[str]) -> Path:
+    """The path that a user means: `~` at its begin is a home folder, as in a shell."""
+    return Path(os.path.expanduser(place))

@@ -21,7 +21,7 @@ from conca.data.long_table import is_long_table, read_long_table
 from conca.data.table import Source
 from conca.data.ts_file import read_ts
 from conca.data.ucr_file import read_ucr
-from conca.types import BadInput, nearest
+from conca.types import BadInput, nearest, path_of
 
 __all__ = ["ORDERS", "bit_reversal", "permuted", "read_labelled"]
 
@@ -73,7 +73,7 @@ def read_labelled(
     if order is not None and order not in ORDERS:
         raise BadInput(f"order '{order}' is not known; {nearest(order, ORDERS)}")
     how = Reading(series, time, label, axes, rate, labelled)
-    data = read_path(Path(path), how) if isinstance(path, str | PathLike) else read_table(path, how)
+    data = read_path(path_of(path), how) if isinstance(path, str | PathLike) else read_table(path, how)
     if labelled and data.labels is None:
         raise BadInput(f"{path}: there are no labels; name a file that has them")
     return data if order is None else permuted(data, order)

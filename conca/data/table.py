@@ -18,7 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from conca.types import BadInput
+from conca.types import BadInput, path_of
 
 __all__ = ["MISSING", "Origin", "Source", "columns_of", "read_table", "settled"]
 
@@ -61,7 +61,7 @@ class Origin:
     @classmethod
     def of(cls, source: Source, name: str = "table") -> Origin:
         """The origin of what `read_table` reads from `source`; `name` is what a frame is called."""
-        return cls(str(source), Path(source)) if isinstance(source, (str, PathLike)) else cls(name)
+        return cls(str(source), path_of(source)) if isinstance(source, (str, PathLike)) else cls(name)
 
     def row(self, position: int) -> str:
         """The user's name of the row at `position` (from 0) of the table as read."""
@@ -97,7 +97,7 @@ def read_table(source: Source, *, text: Sequence[str] = ()) -> pd.DataFrame:
         table = with_index(source)
         check_names(list(table.columns), "table")
     else:
-        path = Path(source)
+        path = path_of(source)
         check_file(path)
         table = read_parquet(path) if is_parquet(path) else read_csv(path, text)
     if not len(table):
@@ -127,7 +127,7 @@ def columns_of(source: str | Path | pd.DataFrame) -> list[str]:
     if isinstance(source, pd.DataFrame):
         names, where = list(with_index(source.iloc[:0]).columns), "table"
     else:
-        path, where = Path(source), str(source)
+        path, where = path_of(source), str(source)
         check_file(path)
         if not is_parquet(path):
             with explained(path):

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from conca.data.made_once import made_once
-from conca.types import BadInput
+from conca.types import BadInput, path_of
 
 __all__ = [
     "BROKEN",
@@ -90,7 +90,7 @@ def find_text(places: Places) -> Found:
     files: list[TextFile] = []
     passed: list[str] = []
     for place in [places] if isinstance(places, str | Path) else places:
-        path = Path(place)
+        path = path_of(place)
         if not path.is_dir():
             files.append(named_file(path))
             continue

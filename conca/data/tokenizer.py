@@ -13,7 +13,7 @@ import tokenizers
 from numpy.typing import ArrayLike, NDArray
 
 from conca.data.decoding import ByteStream, Decoding, TokenStream, decoded, encoded, places
-from conca.types import BadInput
+from conca.types import BadInput, path_of
 
 __all__ = [
     "ByteTokenizer",
@@ -247,7 +247,7 @@ def read_tokenizer(place: str | Path) -> Tokenizer:
     """
     if str(place) == "bytes":
         return ByteTokenizer()
-    path = Path(place)
+    path = path_of(place)
     if not path.exists():
         raise BadInput(f"{path}: there is no such tokenizer; name a tokenizer.json, or a folder with one")
     folder, file = (path, path / "tokenizer.json") if path.is_dir() else (path.parent, path)

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from conca.estimators.arguments import folder_of
 from conca.models.language import LanguageNetwork
 from conca.models.run import write_tensors
 from conca.train.seeds import seeded
@@ -135,7 +136,7 @@ def save_adapter(network: LanguageNetwork, folder: str | Path, *, family: str | 
     """
     if not is_adapted(network):
         raise BadInput("the network has no adapter to save; make one with lora")
-    folder = Path(folder)
+    folder = folder_of(folder)
     folder.mkdir(parents=True, exist_ok=True)
     theirs = family in PUBLISHED
     tensors = {
@@ -164,7 +165,7 @@ def load_adapter(network: LanguageNetwork, folder: str | Path, *, learns: bool =
     Raises:
         BadInput: if it is missing, damaged, no LoRA of linear maps alone, or of another network; the message names what does not fit.
     """
-    folder = Path(folder)
+    folder = folder_of(folder)
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise BadInput(f"{folder}: no adapter, {name} is missing")

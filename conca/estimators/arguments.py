@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from conca.types import BadInput
+from conca.types import BadInput, path_of
 
 __all__ = ["check_switches", "folder_of"]
 
@@ -20,10 +20,10 @@ def check_switches(**switches: Any) -> None:
 
 
 def folder_of(out: Any) -> Path:
-    """The path of a run folder. Raises BadInput if there can be none of this name."""
+    """The path of a run folder that a user names. Raises BadInput if there can be none of this name."""
     if not isinstance(out, (str, PathLike)):
         raise BadInput(f"the run folder must be a path, not {out!r}")
-    path = Path(out)
+    path = path_of(out)
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):

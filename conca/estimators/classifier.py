@@ -357,7 +357,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             BadInput: one line, for a folder that is no run, of a newer format, of another kind, damaged, or not whole.
         """
-        run = read_label_run(Path(folder))
+        run = read_label_run(folder_of(folder))
         result = cls(**run.config.as_dict(), axes=run.reading.get("axes", "ntc"))
         result._take(run)
         return result

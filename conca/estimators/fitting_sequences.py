@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from conca.data.archive import ENDINGS as ARCHIVES
 from conca.data.labelled import Labelled, counted, numbered, origin
 from conca.data.long_table import is_long_table
 from conca.estimators.sequences import ROLES, swapped
-from conca.types import BadInput, nearest
+from conca.types import BadInput, nearest, path_of
 
 __all__ = ["check_channels", "check_reading", "in_order", "settled"]
 
@@ -34,7 +33,7 @@ def check_reading(path: Any, data: Labelled, reading: Mapping[str, Any]) -> None
     if "rate" in reading and data.rate is None:
         raise BadInput(f"{origin(data.source)}rate belongs to sound, and this is none; leave it out")
     name = next((name for name in ROLES if name in reading), None)
-    alone = isinstance(path, str | PathLike) and Path(path).is_file()
+    alone = isinstance(path, str | PathLike) and path_of(path).is_file()
     if name and alone and not is_long_table(path) and not str(path).lower().endswith(ARCHIVES):
         raise BadInput(f"{path}: {name} names a column of a table, and this is none; leave it out")
 

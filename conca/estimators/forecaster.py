@@ -382,7 +382,7 @@ class Forecaster:
         Raises:
             BadInput: one line, for a folder that is no run, of a newer format, of another kind, damaged, or not whole.
         """
-        run = read_run(Path(folder))
+        run = read_run(folder_of(folder))
         result = cls(**run.config.as_dict())
         result._run = run
         return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from conca.estimators.arguments import folder_of
 from conca.models.run import CONFIG, read_config
 from conca.types import BadInput, nearest
 
@@ -22,15 +23,15 @@ THEIRS = {"model_type", "architectures", "d_model", "ssm_cfg"}
 
 def is_run(place: str | Path) -> bool:
     """Whether a place is a run folder, be it damaged: not published weights, and no ID of a hub. Raises BadInput for no path at all."""
-    folder = Path(place)
-    try:
-        folder.exists()
-    except OSError as error:
-        raise BadInput(f"{str(place)[:40]}...: {error.strerror}; name a folder or an ID") from None
+    folder = folder_of(place)
     if folder.is_file() or (folder.suffix == ".gguf" and not folder.exists()):
         return folder.suffix not in (".gguf", ".safetensors", ".bin")
     if not folder.is_dir():
-        return not looks_like_id(str(place))
+        # huggingface_hub is slow to import, and a run that is there does not need it
+        from conca.models.hub import is_id
+
+        mistyped = Path(str(place).partition("/")[0]).is_dir()
+        return mistyped or not is_id(str(place))
     if not (folder / CONFIG).is_file():
         return not (folder / "params.json").is_file()
     try:
@@ -38,13 +39,6 @@ def is_run(place: str | Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return True
     return not isinstance(found, dict) or "kind" in found or not THEIRS & set(found)
-
-
-def looks_like_id(place: str) -> bool:
-    """Whether this could be an ID, "owner/name", or "owner/name/file.gguf", and not a path that was mistyped."""
-    parts = place.split("/")
-    gguf = len(parts) == 3 and parts[2].endswith(".gguf")
-    return (len(parts) == 2 or gguf) and all(parts) and parts[0] not in (".", "..", "~") and not Path(parts[0]).is_dir()
 
 
 def kind_of(place: str | Path) -> str:
@@ -55,7 +49,7 @@ def kind_of(place: str | Path) -> str:
     """
     if not is_run(place):
         return "text"
-    folder = Path(place)
+    folder = folder_of(place)
     kind: str = read_config(folder)["kind"]
     if kind not in KINDS:
         raise BadInput(f"{folder / 'config.json'}: unknown kind of run '{kind}'; {nearest(kind, KINDS)}")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from conca.data.decoding import encoded
 from conca.data.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer, check_vocab, read_tokenizer
+from conca.estimators.arguments import folder_of
 from conca.estimators.kinds import is_run
 from conca.estimators.published_tokenizer import tokenizer_of
 from conca.infer.generating import Generation, generate, prompts_of
@@ -122,7 +123,7 @@ class LanguageModel(LanguageNetwork):
         if is_run(place):
             for name in (*options, *(["revision"] if revision is not None else ())):
                 raise BadInput(f"{place}: {name!r} belongs to published weights, and this is a run; leave it out")
-            return cls._of_run(Path(place), given, dtype, quantize)
+            return cls._of_run(folder_of(place), given, dtype, quantize)
         path = located(place, revision)
         with torch.inference_mode(False):  # wherever it is loaded, it can be trained
             if path.suffix == ".gguf":
@@ -153,7 +154,7 @@ class LanguageModel(LanguageNetwork):
         Raises:
             BadInput: for a folder that is there and not empty.
         """
-        folder, tokenizer = Path(folder), self.tokenizer
+        folder, tokenizer = folder_of(folder), self.tokenizer
         if self.family in ("mamba", "mamba2", "falcon_mamba") and kind_of(self) is None:
             save_hf(
                 self,

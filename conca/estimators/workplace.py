@@ -16,6 +16,7 @@ import numpy as np
 
 from conca.data.labelled import Labelled
 from conca.data.panel import Panel, Series
+from conca.estimators.arguments import folder_of
 from conca.models.run import UNFINISHED, new_folder, write_whole
 from conca.train.ranks import first
 from conca.types import BadInput
@@ -66,10 +67,10 @@ def workplace(out: str | Path | None, force: bool, resume: bool, needed: dict[st
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         return
-    with new_folder(Path(out), force, resume) as folder:
+    with new_folder(folder_of(out), force, resume) as folder:
         path = folder / UNFINISHED
         if path.exists():
-            compare(read_stamp(path), needed, Path(out))
+            compare(read_stamp(path), needed, folder_of(out))
         write_whole(path, json.dumps(needed).encode())
         yield folder
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from conca.types import BadInput, S, State
+from conca.types import BadInput, S, State, path_of
 
 __all__ = ["batch_of", "leaves", "load", "put", "save", "size_in_bytes", "take", "tree_map", "where"]
 
@@ -104,7 +104,7 @@ def save(state: State, path: str | Path) -> None:
     Raises:
         BadInput: if the name is that of a folder, or of nothing in a folder that is there.
     """
-    shown, path = path, Path(path).resolve()
+    shown, path = path, path_of(path).resolve()
     if path.is_dir() or not path.parent.is_dir():
         raise BadInput(f"{shown}: cannot be written; name a file in a folder that is there")
     named = {name: leaf.detach().contiguous().clone() for name, leaf in _named(state)}
@@ -128,7 +128,7 @@ def load(path: str | Path, like: S) -> S:
         BadInput: if the file is missing, broken, or of another mixer.
     """
     try:
-        found = load_file(path)
+        found = load_file(path_of(path))
     except (OSError, SafetensorError) as error:
         raise BadInput(f"{path}: not a readable state ({error})") from error
     names = [name for name, _ in _named(like)]

@@ -18,11 +18,11 @@ from huggingface_hub.errors import (
 )
 
 from conca.models.tensor_files import line_of
-from conca.types import BadInput
+from conca.types import BadInput, path_of
 
-__all__ = ["located", "reachable"]
+__all__ = ["is_id", "located", "reachable"]
 
-ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 FILE = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)/([\w./-]+\.gguf)")
 TEXT = ["*.json", "*.jinja", "*.model", "*.txt", "tokenizer*"]
 """Configs, tokenizers, templates."""
@@ -44,7 +44,7 @@ def located(id_or_path: str | Path, revision: str | None = None) -> Path:
         BadInput: for a path that is not there, no ID, an ID that is not in the cache while offline, that does not exist or is gated,
             and when the network fails.
     """
-    text, path = str(id_or_path), Path(id_or_path).expanduser()
+    text, path = str(id_or_path), path_of(id_or_path)
     if text and (path.is_dir() or (path.is_file() and path.suffix == ".gguf")):
         return path
     if path.is_file():
@@ -52,7 +52,7 @@ def located(id_or_path: str | Path, revision: str | None = None) -> Path:
     file = FILE.fullmatch(text)
     if path.suffix == ".gguf" and not file:
         raise BadInput(f"{text}: there is no such file; check the path")
-    if not isinstance(id_or_path, str) or not (file or ID.fullmatch(text)) or ".." in text:
+    if not isinstance(id_or_path, str) or not is_id(text):
         raise BadInput(f"{text}: there is no such folder, and an ID reads owner/name, as state-spaces/mamba-130m-hf")
     here = not reachable()
     try:
@@ -61,6 +61,11 @@ def located(id_or_path: str | Path, revision: str | None = None) -> Path:
         return _snapshot(text, revision, here)
     except Exception as error:  # whatever the network does; the line says it
         raise BadInput(_line(file[1] if file else text, revision, error)) from None
+
+
+def is_id(text: str) -> bool:
+    """Whether a text reads like an ID, owner/name, or like a .gguf file in one; whether there is one, the hub knows."""
+    return ".." not in text and bool(ID.fullmatch(text) or FILE.fullmatch(text))
 
 
 def reachable() -> bool:

@@ -1,11 +1,20 @@
 """A language model as a user holds it: from published weights, tokens and texts, narrow and half precision, to disk and back."""
 
+from pathlib import Path
+
+import pandas as pd
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
 
 import conca
-from conca.data.tokenizer import ByteTokenizer
+from conca.data.labelled_source import read_labelled
+from conca.data.table import Origin, columns_of, read_table
+from conca.data.text_files import find_text
+from conca.data.tokenizer import ByteTokenizer, read_tokenizer
+from conca.estimators.arguments import folder_of
+from conca.estimators.kinds import is_run
+from conca.infer.past import Past
 from conca.models.language import LanguageConfig, LanguageNetwork
 from conca.types import BadInput
 
@@ -147,3 +156,48 @@ def test_what_is_loaded_in_inference_mode_can_be_trained(tmp_path):
     with torch.inference_mode():
         loaded = conca.load(tmp_path / "mine")
     assert not any(tensor.is_inference() for tensor in loaded.state_dict().values())
+
+
+@pytest.mark.parametrize(("layers", "family"), [("mamba2(d_state=4, d_head=8)", "mamba2"), ("s5", None)])
+def test_the_home_folder_is_named_as_in_a_shell(tmp_path, monkeypatch, layers, family):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path)
+    ours = model(layers, family)
+    ours.save_pretrained("~/kept")
+    left = ours.write("Hi", max_new_tokens=2).past
+    left.save("~/text.state", ours)
+    pd.DataFrame({"who": ["n"], "a": [1.5], "label": ["x"]}).to_csv(tmp_path / "home" / "table.csv", index=False)
+    ids = torch.tensor([[1, 2]])
+    for place in ("~/kept", Path("~/kept")):
+        assert torch.equal(conca.load(place)(ids)[0], ours(ids)[0])
+        assert torch.equal(conca.LanguageModel.from_pretrained(place)(ids)[0], ours(ids)[0])
+    assert torch.equal(Past.load("~/text.state", ours).logits, left.logits)
+    assert read_tokenizer("~/kept").name == "bytes"
+    assert find_text("~/table.csv").files[0].name == "table.csv"
+    assert [*read_table("~/table.csv").columns] == columns_of("~/table.csv") == ["who", "a", "label"]
+    assert Origin.of("~/table.csv").row(0) == "row 2"
+    assert len(read_labelled("~/table.csv", series="who", label="label").labels) == 1
+    assert folder_of("~/run") == tmp_path / "home" / "run" and folder_of("~nobody-here/run") == Path("~nobody-here/run")
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def test_an_id_has_an_owner_and_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for place in ("owner/name", "owner/name.v1", "owner/name/deep/x.gguf", "nowhere.gguf"):
+        assert not is_run(place)
+    for place in (
+        "gpt2",
+        "runs/lost",
+        "./owner/name",
+        "/owner/name",
+        "../owner/name",
+        "owner/na me",
+        "owner/..",
+        "~/lost",
+        "a/b/c",
+    ):
+        assert is_run(place)
+        with pytest.raises(BadInput, match="no such folder"):
+            conca.load(place)
