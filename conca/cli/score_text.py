@@ -112,7 +112,7 @@ def begun(file: TextIO) -> Any:
 
 
 def judged(model: LanguageModel, text: Corpus | Rows, table: Any, quiet: bool) -> dict[str, float]:
-    """What a text costs, block by block, in memory that does not grow with it."""
+    """What a text costs, block by block, in memory that does not grow with it. Raises BadInput where nothing of it can be judged."""
     from conca.estimators.text_judging import scored
     from conca.infer.scoring import Tally
     from conca.models.costs import bytes_of
@@ -132,6 +132,10 @@ def judged(model: LanguageModel, text: Corpus | Rows, table: Any, quiet: bool) -
                     (part.begin + place, token, tokenizer.decode([token]), "" if value != value else f"{value:.6g}")
                     for place, (token, value) in enumerate(each)
                 )
+    if not tally.bytes:
+        raise BadInput(
+            f"{text.source}: nothing to score; a token is judged after another, so give at least two of them"
+        )
     return {
         "bits per byte": tally.bits_per_byte,
         "perplexity": tally.perplexity,

@@ -158,6 +158,16 @@ def test_a_score_is_the_sum_of_its_tokens(say: Say, kept: Path) -> None:
     assert say("score", kept, "story.txt", "--tokens", "tokens.csv")[0] == 2
 
 
+def test_one_token_is_nothing_to_score(say: Say, kept: Path) -> None:
+    Path("one.txt").write_text("a")
+    status, out, err = say("score", kept, "one.txt", "--tokens", "tokens.csv")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "one.txt" in err and "give at least two" in err and not Path("tokens.csv").exists()
+    Path("two.txt").write_text("ab")
+    status, out, _ = say("score", kept, "two.txt")
+    assert status == 0 and out.split("as stored")[1].split()[0] != "-"
+
+
 def test_narrow_weights_are_judged_beside_those_stored_and_kept(say: Say, kept: Path) -> None:
     Path("story.txt").write_text("Once upon a time. " * 20)
     status, out, err = say("score", kept, "story.txt", "--quantize", "int8")
