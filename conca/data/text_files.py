@@ -47,6 +47,10 @@ PACKED = (".gz", ".xz")
 BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
+class EmptyFile(BadInput):
+    """A file without a byte in it."""
+
+
 @dataclass(frozen=True)
 class TextFile:
     """A file: where it lies, how it is called in reports (within its folder), its size in bytes and when it was changed."""
@@ -117,7 +121,7 @@ def named_file(path: Path) -> TextFile:
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
     if not said.st_size:
-        raise BadInput(f"{path}: the file is empty; name one with text in it")
+        raise EmptyFile(f"{path}: the file is empty; name one with text in it")
     return TextFile(path, path.name, said.st_size, said.st_mtime_ns)
 
 
@@ -131,8 +135,10 @@ def in_folder(folder: Path) -> tuple[list[TextFile], list[str]]:
             try:
                 file = named_file(path)
                 reason = "" if looks_like_text(path) else "not text"
-            except BadInput as error:
-                reason = "empty" if "empty" in str(error) else "cannot be read"
+            except EmptyFile:
+                reason = "empty"
+            except BadInput:
+                reason = "cannot be read"
             if reason:
                 over.append(f"{name}: {reason}")
             else:

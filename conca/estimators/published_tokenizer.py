@@ -11,6 +11,7 @@ from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntr
 from conca.data.tokenizer import Tokenizer, read_tokenizer
 from conca.models.hub import reachable
 from conca.models.published import Pretrained
+from conca.models.tensor_files import line_of
 from conca.types import BadInput
 
 __all__ = ["tokenizer_of"]
@@ -45,6 +46,11 @@ def tokenizer_of(folder: Path, found: Pretrained, lines: list[str]) -> Tokenizer
         with suppress(EntryNotFoundError):
             hf_hub_download(origin, FILES[2], local_files_only=here)
         return read_tokenizer(Path(hf_hub_download(origin, FILES[0], local_files_only=here)))
-    except (OSError, HfHubHTTPError, LocalEntryNotFoundError, BadInput, ValueError):
-        lines.append(f"{folder}: holds no tokenizer, and that of {origin} cannot be had; {advice}")
-        return None
+    except BadInput as error:
+        why = f"is damaged: {error}"
+    except LocalEntryNotFoundError:
+        why = "is not in the cache, and the hub cannot be reached"
+    except (OSError, HfHubHTTPError, ValueError) as error:
+        why = f"cannot be had ({line_of(error)})"
+    lines.append(f"{folder}: holds no tokenizer, and that of {origin} {why}; {advice}")
+    return None

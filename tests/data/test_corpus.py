@@ -81,7 +81,7 @@ def folder_of_text(root: Path) -> Path:
         "zz.xz": lzma.compress(b"packed too"),
     }.items():
         (root / name).write_bytes(data)
-    (root / "gone").symlink_to(root / "nowhere")
+    (root / "gone, not empty").symlink_to(root / "nowhere")
     os.mkfifo(root / "pipe")
     return root
 
@@ -100,7 +100,7 @@ def test_a_folder_is_one_run_of_bytes_read_in_any_part(tmp_path: Path) -> None:
         assert corpus.bytes_between(begin, end) == end - begin
     assert b"".join(corpus.blocks(3, 50, size=7)) == whole[3:50]
     assert "6 files" in corpus.source and f"{len(whole)} bytes" in corpus.source
-    for word in ("empty.txt: empty", "picture.png: not text", "gone: cannot be read"):
+    for word in ("empty.txt: empty", "picture.png: not text", "gone, not empty: cannot be read"):
         assert word in " ".join(find_text(folder).passed_over)
     assert "hidden" not in corpus.source
     assert corpus.mask(0, 3).tolist() == [False, True, True]

@@ -1,10 +1,13 @@
 """A language model as a user holds it: from published weights, tokens and texts, narrow and half precision, to disk and back."""
 
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
 
 import conca
@@ -14,6 +17,7 @@ from conca.data.text_files import find_text
 from conca.data.tokenizer import ByteTokenizer, read_tokenizer
 from conca.estimators.arguments import folder_of
 from conca.estimators.kinds import is_run
+from conca.estimators.published_tokenizer import tokenizer_of
 from conca.infer.past import Past
 from conca.models.language import LanguageConfig, LanguageNetwork
 from conca.types import BadInput
@@ -156,6 +160,26 @@ def test_what_is_loaded_in_inference_mode_can_be_trained(tmp_path):
     with torch.inference_mode():
         loaded = conca.load(tmp_path / "mine")
     assert not any(tensor.is_inference() for tensor in loaded.state_dict().values())
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(None, "is not in the cache"), ("{}", r"is damaged: .*/tokenizer\.json: no tokenizer can be read from it \(.+\)")],
+)
+def test_the_tokenizer_of_a_family_that_cannot_be_used_says_why(tmp_path, monkeypatch, content, told):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    home = tmp_path / "hub" / "models--EleutherAI--gpt-neox-20b"
+    (home / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text("0" * 40)
+    if content is not None:
+        (home / "snapshots" / ("0" * 40) / "tokenizer.json").write_text(content)
+    lines = []
+    found = SimpleNamespace(family="mamba", config=SimpleNamespace(n_tokens=50280))
+    assert tokenizer_of(tmp_path, found, lines) is None
+    (line,) = lines
+    assert re.search(rf"that of EleutherAI/gpt-neox-20b {told}.*; name a tokenizer\.json", line) and "\n" not in line
 
 
 @pytest.mark.parametrize(("layers", "family"), [("mamba2(d_state=4, d_head=8)", "mamba2"), ("s5", None)])
