@@ -25,6 +25,7 @@ from conca.infer.stopping import Speech
 from conca.infer.written import Piece, Rate, Written
 from conca.layers import states
 from conca.models.language import LanguageNetwork
+from conca.models.tensor_files import line_of
 from conca.types import BadInput
 
 __all__ = ["Talk"]
@@ -174,13 +175,17 @@ class Talk:
         """
         like = Past.start(self.network, 1).tree(self.network), torch.zeros(0, dtype=torch.uint8)
         tree, page = states.load(path, like)
-        past = Past.grown(tree, path, self.network)
         try:
+            past = Past.grown(tree, path, self.network)
             known = json.loads(bytes(page.tolist()))
             messages, text, ids, turns = (known[key] for key in ("messages", "text", "ids", "turns"))
             now = datetime.fromisoformat(known["now"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{path}: is no talk ({error})") from error
+        except BadInput:
+            raise
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+            raise BadInput(f"{path}: is no talk ({line_of(error)}); name a file that /save wrote") from None
+        if not fits(messages, text, ids, turns, past, self.network.config.vocab_size):
+            raise BadInput(f"{path}: is no talk, or damaged: its parts do not fit together; name another file")
         self.turn = None
         self.template = ChatTemplate(self.template.text, self.template.variables, now)
         self.messages, self.text, self.ids = messages, text, ids
@@ -240,6 +245,24 @@ class Talk:
         """Forget the states of the oldest places; those in the middle of turns altogether."""
         old = [replace(p, end=0, count=0, past=None) for p in self.places[:-MOST] if p.messages is not None]
         self.places = old + self.places[-MOST:]
+
+
+def fits(messages: Any, text: Any, ids: Any, turns: Any, past: Past, vocab_size: int) -> bool:
+    """Whether what was read from a file is a talk, of this network and with this past."""
+
+    def numbers(found: Any, end: int) -> bool:
+        return isinstance(found, list) and all(type(number) is int and 0 <= number < end for number in found)
+
+    said = isinstance(messages, list) and all(
+        isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+        for message in messages
+    )
+    listed = numbers(ids, vocab_size) and said and numbers(turns, len(messages) + 1)
+    whole = {past.read.dtype, past.written.dtype, *(row.dtype for row in past.tail)} == {torch.int64}
+    if not (listed and whole and isinstance(text, str) and len(past) == 1):
+        return False
+    read = int(past.read[0])
+    return 0 <= read <= len(ids) and ids[read:] == past.tail[0].tolist()
 
 
 def shown_as(answer: str, rest: str) -> str | None:

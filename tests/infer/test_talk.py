@@ -1,18 +1,22 @@
 """A talk: what the template says, one state, nothing read twice, back and forth, to disk and back."""
 
 import codecs
+import json
 import re
 from datetime import datetime
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from conca.infer import generating
 from conca.infer.chat_template import ChatTemplate
+from conca.infer.past import Past
 from conca.infer.sampling import Sampling
 from conca.infer.talk import Talk
+from conca.layers import states
 from conca.models.language import LanguageConfig, LanguageNetwork
 from conca.types import BadInput
 
@@ -48,6 +52,7 @@ Today is {{ strftime_now('%d %B %Y') }} {{ {'a': "<'é'>"} | tojson }} {{ {'b': 
 {{ message.role | upper }}: {{ message.content }}
 {% endfor %}
 {% if add_generation_prompt %}ASSISTANT:{% endif %}"""
+NOT_READ = torch.tensor([float("nan")])
 SPECIAL = {"<|im_end|>": 256, "<|im_start|>": 257, "<s>": 258}
 
 
@@ -306,6 +311,55 @@ def test_files_that_are_no_talk(net, tmp_path):
     other = LanguageNetwork(LanguageConfig(259, 259, "mamba attention(n_heads=2)", 8, std=0.5))
     with pytest.raises(BadInput, match="another model"):
         talk_with(other).load(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"messages": "Hi"}, {"messages": ["Hi"]}, {"messages": [{"role": "user"}]}, {"messages": [{"role": 1, "content": ""}]},
+        {"text": None}, {"text": ["Hi"]}, {"ids": 5}, {"ids": ["5"]}, {"ids": [259]}, {"ids": [-1]}, {"ids": [True]}, {"ids": []},
+        {"turns": [9]}, {"turns": [None]}, {"turns": {}}, {"now": 5}, {"now": "yesterday"}, {"ids": None}, None, [], "[" * 10**5,
+        b"\xff", torch.tensor([300]), torch.tensor([0.5]), torch.tensor([[1, 2]]), NOT_READ, "last",
+    ],
+    ids=lambda changes: repr(changes)[:30],
+)  # fmt: skip
+def test_a_talk_that_is_damaged_is_one_line_and_changes_nothing(net, tmp_path, monkeypatch, changes):
+    says(monkeypatch, "One<|im_end|>", "Two<|im_end|>")
+    talk = talk_with(net)
+    answer(talk, "1")
+    talk.save(tmp_path / "talk")
+    parts = load_file(tmp_path / "talk")
+    known = json.loads(bytes(parts["1"].tolist()))
+    if changes == "last":
+        changes = {"ids": [*known["ids"][:-1], 7]}
+    if isinstance(changes, dict):
+        changes = json.dumps(known | changes)
+    elif changes is None or isinstance(changes, list):
+        changes = json.dumps(changes)
+    data = changes.encode() if isinstance(changes, str) else changes
+    parts["1" if data is not NOT_READ else "0.5"] = (
+        data if isinstance(data, torch.Tensor) else torch.tensor(list(data), dtype=torch.uint8)
+    )
+    save_file(parts, tmp_path / "damaged")
+    before = talk.text, [*talk.messages], [*talk.ids]
+    with pytest.raises(BadInput, match="/damaged: is no talk") as error:
+        talk.load(tmp_path / "damaged")
+    assert "\n" not in str(error.value)
+    assert (talk.text, talk.messages, talk.ids) == before
+    answer(talk, "2")
+    holds(talk, net)
+
+
+def test_the_state_of_a_text_is_no_talk(net, tmp_path):
+    past = Past.start(net, 2)
+    past.save(tmp_path / "text", net)
+    page = torch.tensor(
+        list(json.dumps({"messages": [], "text": "", "ids": [], "turns": [], "now": "2020-01-01"}).encode())
+    )
+    states.save((past.tree(net), page), tmp_path / "two")
+    for name in ("text", "two"):
+        with pytest.raises(BadInput, match=f"/{name}: "):
+            talk_with(net).load(tmp_path / name)
 
 
 def test_states_of_long_talks_are_forgotten_from_their_beginning(net, monkeypatch):
