@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,7 +86,7 @@ def generate(
     after the other, with a line --- between them. The rate goes to stderr.
 
     With --state a text is gone on with later, and nothing is read twice: the file holds the state of the layers. It is kept on
-    Ctrl-C and SIGTERM, too, and where the reader of stdout leaves, with all that was written until then.
+    Ctrl-C and SIGTERM, too, and where the reader of stdout leaves, as it is after what was written until then.
     """
     if samples < 1:
         raise BadInput(f"--samples must be at least 1, not {samples}")
@@ -103,13 +104,14 @@ def generate(
     past = loaded(state, model)
     shown = ["" for _ in range(len(past))] if past is not None and not prompts else prompts
     writer = writer_of(model, shown, how, past, samples)
+
+    def keep() -> None:
+        if state is not None:
+            writer.result().past.save(state, model)
+
     with Signals() as signals:
-        try:
-            found = written(writer, shown, signals, echo=echo, as_json=as_json)
-        except OSError:  # stdout takes no more: its reader has left, or the disk is full
-            keep(state, writer, model, signals)
-            raise
-        keep(state, writer, model, signals)
+        found = written(writer, shown, signals, keep, echo=echo, as_json=as_json)
+        keep()
         if not quiet:
             notice(found.rate.line())
     signals.obey()
@@ -141,42 +143,46 @@ def writer_of(model: LanguageModel, prompts: list[str], how: Sampling, past: Pas
     return Writer(model, tokens, how, past=past, samples=samples, tokenizer=model.tokenizer)
 
 
-def written(writer: Writer, prompts: list[str], signals: Signals, *, echo: bool, as_json: bool) -> Generation:
+def written(
+    writer: Writer, prompts: list[str], signals: Signals, keep: Callable[[], None], *, echo: bool, as_json: bool
+) -> Generation:
     """Write until the end or a signal, and print: one text as it comes, several, and lines of JSON, one after the other.
 
-    Nothing is lost by a signal before the first piece is there, so it is obeyed at once.
+    Nothing is lost by a signal before the first piece is there, so it is obeyed at once. Where stdout takes no more (its reader has
+    left, the disk is full), what was written is kept if some of it was printed.
     """
     alone = len(writer.texts) == 1 and writer.sampling.num_beams == 1 and not as_json
-    length = 0
+    printed = 0
     signals.waiting = True
-    if alone and echo:
-        say(prompts[0])
-    for piece in writer:
+    try:
+        if alone and echo:
+            say(prompts[0])
+        for piece in writer:
+            signals.waiting = False
+            if alone:
+                say(piece.text)
+                printed += len(piece.text)
+            if signals.signal:
+                break
         signals.waiting = False
-        if alone:
-            say(piece.text)
-            length += len(piece.text)
-        if signals.signal:
-            break
-    signals.waiting = False
-    found = writer.result()
-    places = [number * len(prompts) // len(found.rows) for number in range(len(found.rows))]
-    heads = [prompts[place] for place in places]
-    if as_json:
-        lines = [{"prompt": head, "text": row.text, "ended": row.reason} for head, row in zip(heads, found.rows)]
-        say("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-    elif alone:
-        rest = (found.rows[0].text or "")[length:]  # what, had it not been broken off, might have become a stop string
-        say(rest + "\n")
-    else:
-        say("\n---\n".join(head * echo + str(row.text) for head, row in zip(heads, found.rows)) + "\n")
+        found = writer.result()
+        say(shown_as(found, prompts, printed, alone=alone, echo=echo, as_json=as_json) + "\n")
+    except OSError:
+        if printed:
+            keep()
+        raise
     return found
 
 
-def keep(state: Path | None, writer: Writer, model: LanguageModel, signals: Signals) -> None:
-    """Write the state after all that was written, if anything was."""
-    if state is not None and not signals.waiting:
-        writer.result().past.save(state, model)
+def shown_as(found: Generation, prompts: list[str], printed: int, *, alone: bool, echo: bool, as_json: bool) -> str:
+    """What is still to be printed: of a text that was broken off, what might have become a stop string; of several, all."""
+    if alone:
+        return (found.rows[0].text or "")[printed:]
+    texts = [(prompts[place * len(prompts) // len(found.rows)], row) for place, row in enumerate(found.rows)]
+    if as_json:
+        lines = ({"prompt": prompt, "text": row.text, "ended": row.reason} for prompt, row in texts)
+        return "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+    return "\n---\n".join(prompt * echo + str(row.text) for prompt, row in texts)
 
 
 def say(text: str) -> None:

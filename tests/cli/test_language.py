@@ -1,5 +1,6 @@
 """Language models at the prompt: generate, chat, score, info, and what they refuse."""
 
+import errno
 import io
 import json
 import math
@@ -125,6 +126,20 @@ def test_a_reader_that_leaves_loses_no_state(say: Say, kept: Path, monkeypatch: 
     whole, past = model.write("Hello", max_new_tokens=12), Past.load("text.state", model)
     rest = model.write([[]], past=past, max_new_tokens=9)
     assert whole.rows[0].ids[3:].tolist() == rest.rows[0].ids.tolist()
+
+
+@pytest.mark.parametrize("words", [[], ["--json"], ["--samples", 2], ["--echo"]])
+def test_where_nothing_could_be_printed_the_state_stays(say: Say, kept: Path, monkeypatch, words: list[object]) -> None:
+    say("generate", kept, "-p", "Hello", "-n", 3, "--state", "text.state")
+    before = Path("text.state").read_bytes()
+
+    def full(text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(generate, "say", full)
+    status, _, err = say("generate", kept, "-p", " there", "-n", 3, "--state", "text.state", *words)
+    assert (status, err) == (2, "conca: output: No space left on device\n")
+    assert Path("text.state").read_bytes() == before
 
 
 def test_samples_beams_and_stop_strings(say: Say, kept: Path) -> None:
