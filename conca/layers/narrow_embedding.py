@@ -36,9 +36,9 @@ class NarrowEmbedding(Narrow):
         self._dtype = raised(dtype)
 
     @classmethod
-    def from_table(cls, tokens: TiedEmbedding, kind: str = "int8") -> Self:
+    def from_table(cls, table: TiedEmbedding, kind: str = "int8") -> Self:
         """The same table, rounded. Raises BadInput for an unknown kind, and for numbers that are not finite."""
-        return cls(*rounded_rows(tokens.weight, kind), dtype=tokens.weight.dtype)
+        return cls(*rounded_rows(table.weight, kind), dtype=table.weight.dtype)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -51,9 +51,9 @@ class TiedEmbedding(nn.Embedding):
         """The table with these rows (V, D); `freeze`: it is not trained. Raises ValueError for anything but a matrix."""
         if embeddings.ndim != 2:
             raise ValueError(f"TiedEmbedding: expected a table (tokens, width), got {tuple(embeddings.shape)}")
-        tokens = cls(*embeddings.shape, device=embeddings.device, dtype=embeddings.dtype)
-        tokens.weight = nn.Parameter(embeddings, requires_grad=not freeze)
-        return tokens
+        table = cls(*embeddings.shape, device=embeddings.device, dtype=embeddings.dtype)
+        table.weight = nn.Parameter(embeddings, requires_grad=not freeze)
+        return table
 
     def reset_parameters(self) -> None:
         """Normal values of standard deviation `std`."""
