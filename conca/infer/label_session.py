@@ -17,7 +17,7 @@ from conca.infer.memory import joined, parted
 from conca.layers.states import leaves, size_in_bytes
 from conca.models.classify import ClassifyNetwork
 from conca.models.threads import few_threads
-from conca.types import BadInput, nearest
+from conca.types import BadInput, nearest, path_of
 
 __all__ = ["Heard", "LabelSession"]
 
@@ -218,11 +218,11 @@ class LabelSession:
             BadInput: if something that is no file has this name, or a key is neither None, a text, nor a tuple of texts.
             OSError: if it cannot be written.
         """
-        write_heard(Path(path), self.memories, self.run)
+        write_heard(path_of(path), self.memories, self.run)
 
     def load(self, path: str | Path) -> None:
         """Go on from a file that `save` wrote. Raises BadInput, one line, if it is missing, damaged, or of another run."""
-        self.memories = read_heard(Path(path), self.network.init_state(1), self.run)
+        self.memories = read_heard(path_of(path), self.network.init_state(1), self.run)
 
 
 def probabilities(logits: Tensor) -> Floats:

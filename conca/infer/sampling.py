@@ -166,11 +166,15 @@ def _within(name: str, value: float, right: Callable[[float], bool], wanted: str
 
 
 def penalised(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Logits (B, V) in which tokens that were `seen` (B, V, bool) are less likely: divided if positive, multiplied if negative."""
+    """Logits (B, V) in which tokens that were `seen` (B, V, bool) are less likely: divided if positive,
+    multiplied if negative; what is no number any more becomes the largest there is.
+    """
     at = torch.from_numpy(np.flatnonzero(seen.numpy())) if seen.is_cpu else seen.flatten().nonzero()[:, 0]
     flat = logits.flatten()
     some = flat[at]
-    return flat.index_put((at,), torch.where(some < 0, some * penalty, some / penalty)).view_as(logits)
+    largest = torch.finfo(some.dtype).max
+    less = torch.where(some < 0, some * penalty, some / penalty)
+    return flat.index_put((at,), torch.where(some.isinf(), less, less.clamp(-largest, largest))).view_as(logits)
 
 
 def cooled(logits: Tensor, temperature: float) -> Tensor:

@@ -19,7 +19,7 @@ from conca.infer.kept import identity, read_memories, write_memories
 from conca.infer.memory import Memories
 from conca.infer.rows import Given, read_rows
 from conca.infer.stepping import Stepped, sift, step
-from conca.types import BadInput
+from conca.types import BadInput, path_of
 
 __all__ = ["Session", "Snapshot", "push"]
 
@@ -142,7 +142,7 @@ class Session:
             OSError: if it cannot be written.
         """
         with self.lock:
-            write_memories(Path(path), self.memories, self.run)
+            write_memories(path_of(path), self.memories, self.run)
 
     def load(self, path: str | Path) -> None:
         """Go on from a file that `save` wrote.
@@ -151,7 +151,7 @@ class Session:
             BadInput: one line, for a file that is missing, damaged, or of another run. Then nothing changes.
         """
         with self.lock:
-            self.memories = read_memories(Path(path), self.fitted, self.run)
+            self.memories = read_memories(path_of(path), self.fitted, self.run)
 
     @property
     def run(self) -> str:

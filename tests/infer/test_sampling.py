@@ -89,6 +89,15 @@ def test_the_coldest_take_the_likeliest(temperature, dtype):
         choose(processed(broken, None, cold), cold, Draws(1, [0]))
 
 
+@pytest.mark.parametrize("penalty", [1e-40, 1e40])
+def test_a_penalty_beyond_numbers(penalty):
+    logits, seen = torch.tensor([[3.0, -2.0, 5.0, -torch.inf]]), torch.tensor([[True, True, False, True]])
+    found = penalised(logits, seen, penalty)
+    assert found[0, :3].isfinite().all() and found[0, 2:].tolist() == [5, -torch.inf]
+    likeliest = int(choose(processed(logits, seen, Sampling(repetition_penalty=penalty)), Sampling(), Draws(1, [0])))
+    assert likeliest == (0 if penalty < 1 else 2)
+
+
 def test_draws_follow_the_distribution_and_nothing_else():
     free = Sampling(do_sample=True)
     logits = torch.tensor([[0.0, -torch.inf, 1.0, 2.0, -torch.inf]])
