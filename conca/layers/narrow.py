@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from conca.ops.cross_entropy import Reduction
 from conca.ops.narrow_cross_entropy import narrow_cross_entropy
-from conca.ops.one_row import FEW, one_row, one_row_plain, quantised_rows
+from conca.ops.one_row import FEW, Matrix, one_row, one_row_plain, quantised_rows, row_pieces
 from conca.types import BadInput, nearest
 
 __all__ = ["DTYPES", "Narrow", "empty_rows", "rounded_rows"]
@@ -33,15 +33,20 @@ def _known(kind: str) -> None:
         raise BadInput(f"narrowed: unknown kind {kind!r}; {nearest(kind, DTYPES)}")
 
 
-def rounded_rows(weight: Tensor, kind: str) -> tuple[Tensor, Tensor | None]:
-    """Weights (O, K) in int8 and scales (O,), or in bfloat16 and None.
+def rounded_rows(weight: Matrix, kind: str) -> tuple[Tensor, Tensor | None]:
+    """Weights (O, K) in int8 and scales (O,), or in bfloat16 and None; what is no tensor yet is asked for piece by piece.
 
     Raises BadInput for an unknown kind, and for weights that are not finite, or are not in bfloat16.
     """
     _known(kind)
     if kind == "int8":
         return quantised_rows(weight)
-    narrow = weight.detach().bfloat16().contiguous()
+    if isinstance(weight, Tensor):
+        narrow = weight.detach().bfloat16().contiguous()
+    else:
+        narrow = torch.empty(weight.shape, dtype=torch.bfloat16, device=weight.device)
+        for rows in row_pieces(weight.shape):
+            narrow[rows] = weight[rows]
     if not all(bool(piece.isfinite().all()) for piece in torch.split(narrow, PIECE)):
         raise BadInput("weights that are not finite in bfloat16 are not kept; look for the step at which they diverged")
     return narrow, None

@@ -16,7 +16,7 @@ from conca.layers.narrow import DTYPES, Narrow, empty_rows, rounded_rows
 from conca.layers.narrow_embedding import NarrowEmbedding
 from conca.layers.tied_embedding import TiedEmbedding
 from conca.ops.doors import traced
-from conca.ops.one_row import FEW, one_row
+from conca.ops.one_row import FEW, Matrix, one_row
 from conca.types import BadInput, nearest
 
 __all__ = [
@@ -117,7 +117,7 @@ def narrowed(model: nn.Module, kind: str = "int8", names: Iterable[str] | None =
     return model
 
 
-def narrow_of(kind: str, module: nn.Module, weight: Tensor) -> Narrow:
+def narrow_of(kind: str, module: nn.Module, weight: Matrix) -> Narrow:
     """The narrow module with this weight that takes the place of an `nn.Linear` or `TiedEmbedding`; of the module only the bias is kept.
 
     Raises:
@@ -157,13 +157,13 @@ def skeleton(model: nn.Module, kind: str) -> nn.Module:
     return model
 
 
-def put(model: nn.Module, name: str, tensor: Tensor, kind: str | None = None) -> None:
+def put(model: nn.Module, name: str, tensor: Matrix, kind: str | None = None) -> None:
     """A tensor that has been read takes its place in a model that was built under torch.device("meta"), as it is.
 
     Args:
         model: has a parameter or buffer of this name.
         name: as in its state_dict.
-        tensor: its numbers.
+        tensor: its numbers; weights to narrow may be read while they are asked for.
         kind: the weights of `nn.Linear` and `TiedEmbedding` are narrowed on the way, "int8" or "bfloat16"; None: they are not.
 
     Raises:
@@ -184,7 +184,9 @@ def put(model: nn.Module, name: str, tensor: Tensor, kind: str | None = None) ->
             if other is module:
                 parent, _, own = full.rpartition(".")
                 setattr(places[parent], own, new)
-    elif last in module._parameters:
+        return
+    tensor = tensor if isinstance(tensor, Tensor) else tensor[:]
+    if last in module._parameters:
         module._parameters[last] = nn.Parameter(tensor, requires_grad=old.requires_grad and tensor.is_floating_point())
     elif isinstance(module, Narrow) and last == "weight" and tensor.dtype != old.dtype:
         raise BadInput(f"'{name}' is {tensor.dtype}, but the model keeps it in {old.dtype}")

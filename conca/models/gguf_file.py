@@ -180,14 +180,14 @@ class GGUFFile:
             raise BadInput(f"{self.path}: the tensor '{name}' is kept as {kind.name}; {', '.join(DTYPES)} are read")
         return DTYPES[kind.name]
 
-    def tensor(self, name: str) -> Tensor:
-        """The numbers of a tensor, in memory of their own. Raises BadInput as `dtype` does."""
-        found, dtype = self._found(name), self.dtype(name)
+    def tensor(self, name: str, rows: slice | None = None) -> Tensor:
+        """The numbers of a tensor, or of some rows, in memory of their own. Raises BadInput as `dtype` does."""
+        found, dtype, rest = self._found(name), self.dtype(name), self.shape(name)[1:]
+        data = found.data if rows is None else found.data[rows]
         if found.tensor_type.name == "Q8_0":
-            whole = library().quants.dequantize(found.data, found.tensor_type)
-            return torch.from_numpy(whole).view(self.shape(name))
-        raw = torch.from_numpy(np.array(found.data, order="C").view(np.uint8).reshape(-1))
-        return raw.view(dtype).view(self.shape(name))
+            return torch.from_numpy(library().quants.dequantize(data, found.tensor_type)).view(len(data), *rest)
+        raw = torch.from_numpy(np.array(data, order="C").view(np.uint8).reshape(-1))
+        return raw.view(dtype).view(len(data), *rest)
 
     def by_file(self) -> Iterator[tuple[str, list[str]]]:
         """The name of the file, and those of its tensors in their order there."""

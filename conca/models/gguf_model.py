@@ -140,9 +140,9 @@ class GGUFTensors:
         """What `tensor` gives it in."""
         return self.file.dtype(self._place(name))
 
-    def tensor(self, name: str) -> Tensor:
-        """The numbers, in memory of their own."""
-        found = self.file.tensor(self._place(name))
+    def tensor(self, name: str, rows: slice | None = None) -> Tensor:
+        """The numbers, or those of some rows, in memory of their own."""
+        found = self.file.tensor(self._place(name), rows)
         if name.endswith("mixer.A_log"):
             if not bool((found < 0).all()):
                 raise BadInput(f"{self.file.path}: '{self._place(name)}' must be below 0 everywhere; it is -exp(A_log)")

@@ -19,6 +19,7 @@ from conca.models.published_filling import check_names, filled
 from conca.models.published_names import places
 from conca.models.published_sizes import Sizes, found_prefixes
 from conca.models.tensor_files import TensorFiles, Tensors, read_json
+from conca.ops.one_row import row_pieces
 from conca.types import BadInput, nearest
 
 __all__ = ["Pretrained", "pretrained", "read_pretrained"]
@@ -133,4 +134,5 @@ def _tied(tensors: Tensors, sizes: Sizes, where: str) -> bool:
         return True
     if sizes.said.tied is False or tensors.shape(head) != tensors.shape(table):
         return False
-    return torch.equal(tensors.tensor(head), tensors.tensor(table))
+    pieces = row_pieces(tensors.shape(head))
+    return all(torch.equal(tensors.tensor(head, rows), tensors.tensor(table, rows)) for rows in pieces)

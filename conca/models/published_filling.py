@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from conca.layers.quantised import put
-from conca.layers.tied_embedding import TiedEmbedding
+from conca.layers.quantised import WIDE, put
 from conca.models.language import LanguageNetwork
 from conca.models.published_names import Place
 from conca.models.tensor_files import Tensors
@@ -73,9 +72,8 @@ def filled(
         BadInput: for a tensor that holds NaN or infinity.
     """
     types = {name: parameter.dtype for name, parameter in network.named_parameters()}
-    if quantize is not None:  # what is narrowed comes as it is stored
-        maps = [name for name, module in network.named_modules() if isinstance(module, nn.Linear | TiedEmbedding)]
-        types |= {f"{name}.weight": tensors.dtype(found[f"{name}.weight"].name) for name in maps}
+    modules = network.named_modules() if quantize is not None else ()
+    narrow = {f"{name}.weight" for name, module in modules if type(module) in WIDE}
     for ours, parameter in [*network.named_parameters()]:
         if ours not in found:
             put(network, ours, torch.zeros(parameter.shape, dtype=parameter.dtype))
@@ -83,20 +81,30 @@ def filled(
     for ours, place in found.items():
         goals.setdefault(place.name, []).append(ours)
     for _, names in tensors.by_file():
-        for name in names:
-            if name in goals:
-                tensor = tensors.tensor(name)
-                _check_finite(tensor, name, where)
-                for ours in goals[name]:
-                    put(network, ours, _own(found[ours].layout.read(tensor), tensor, types[ours]), quantize)
+        for ours in [ours for name in names for ours in goals.get(name, ())]:
+            stored, layout = Stored(tensors, found[ours], where), found[ours].layout
+            if ours in narrow:
+                put(network, ours, stored, quantize)
+            else:
+                put(network, ours, layout.read(stored[:]).to(types[ours]).contiguous())
     return network
 
 
-def _own(part: Tensor, whole: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is kept of a tensor: contiguous, without the memory of the rest of it."""
-    wanted = part.to(dtype)
-    shared = wanted.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr() and len(wanted) < len(whole)
-    return wanted.clone(memory_format=torch.contiguous_format) if shared else wanted.contiguous()
+class Stored:
+    """The rows of a tensor of a checkpoint that are ours, read when they are asked for. Raises BadInput for NaN and infinity in them."""
+
+    def __init__(self, tensors: Tensors, place: Place, where: str) -> None:
+        self.tensors, self.name, self.where = tensors, place.name, where
+        whole = tensors.shape(place.name)
+        rows = place.layout.rows(whole[0])
+        self.first, self.shape = rows.start, (rows.stop - rows.start, *whole[1:])
+        self.dtype, self.device = tensors.dtype(place.name), torch.device("cpu")
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        first, end, _ = rows.indices(self.shape[0])
+        found = self.tensors.tensor(self.name, slice(self.first + first, self.first + end))
+        _check_finite(found, self.name, self.where)
+        return found
 
 
 def _check_finite(tensor: Tensor, name: str, where: str) -> None:

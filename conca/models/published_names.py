@@ -19,19 +19,22 @@ Shape = tuple[int, ...]
 
 
 class Layout(NamedTuple):
-    """How a tensor is laid out there: ours from theirs, theirs from ours, and their shape from ours."""
+    """How a tensor is laid out there: ours from theirs, theirs from ours, their shape from ours, and which of their rows are ours."""
 
     read: Callable[[Tensor], Tensor]
     write: Callable[[Tensor], Tensor]
     shape: Callable[[Shape], Shape]
+    rows: Callable[[int], slice] = lambda count: slice(0, count)
 
 
 SAME = Layout(lambda t: t, lambda t: t, lambda shape: shape)
 CONV = Layout(
     lambda t: t[:, 0].flip(1), lambda t: t.flip(1)[:, None], lambda shape: (shape[0], 1, *shape[1:])
 )  # the present stands first in ours
-VALUE = Layout(lambda t: t.chunk(2)[0], lambda t: t, lambda shape: (2 * shape[0], *shape[1:]))
-GATE = Layout(lambda t: t.chunk(2)[1], lambda t: t, lambda shape: (2 * shape[0], *shape[1:]))
+VALUE = Layout(lambda t: t, lambda t: t, lambda shape: (2 * shape[0], *shape[1:]), lambda count: slice(0, count // 2))
+GATE = Layout(
+    lambda t: t, lambda t: t, lambda shape: (2 * shape[0], *shape[1:]), lambda count: slice(count // 2, count)
+)
 RENAMED = {"conv.weight": "conv1d.weight", "conv.bias": "conv1d.bias"}
 MLP = {
     "gate.weight": ("mlp.fc1.weight", GATE),

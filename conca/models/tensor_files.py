@@ -40,8 +40,8 @@ class Tensors(Protocol):
     def dtype(self, name: str) -> torch.dtype:
         """Its type on disk."""
 
-    def tensor(self, name: str) -> Tensor:
-        """Its numbers, as stored, in memory of their own."""
+    def tensor(self, name: str, rows: slice | None = None) -> Tensor:
+        """Its numbers, or those of some rows, as stored, in memory of their own."""
 
     def by_file(self) -> Iterator[tuple[str, list[str]]]:
         """The names in the order in which they are best read: file after file."""
@@ -67,12 +67,17 @@ class SafeFile:
         self.first, self.entries = 8 + size, header
         self.sizes = {name: (tuple(e["shape"]), DTYPES[e["dtype"]]) for name, e in header.items()}
 
-    def tensor(self, name: str) -> Tensor:
-        """The numbers of a tensor."""
+    def tensor(self, name: str, rows: slice | None = None) -> Tensor:
+        """The numbers of a tensor, or of some of its rows."""
         shape, dtype = self.sizes[name]
+        start = self.first + self.entries[name]["data_offsets"][0]
+        if rows is not None:
+            first, end, _ = rows.indices(shape[0])
+            start += first * prod(shape[1:]) * dtype.itemsize
+            shape = (end - first, *shape[1:])
         flat = torch.empty(prod(shape), dtype=dtype)
         with self.path.open("rb") as file:
-            file.seek(self.first + self.entries[name]["data_offsets"][0])
+            file.seek(start)
             if flat.numel() and file.readinto(flat.view(torch.uint8).numpy().data) != flat.nbytes:
                 raise BadInput(f"{self.path}: ends in the middle of '{name}'; download it again")
         return flat.view(shape)
@@ -105,9 +110,10 @@ class PickleFile:
                 raise
             return torch.load(path, map_location="cpu", weights_only=True)  # a file of the old format
 
-    def tensor(self, name: str) -> Tensor:
-        """The numbers of a tensor."""
-        return self.tensors[name].detach().clone(memory_format=torch.contiguous_format)
+    def tensor(self, name: str, rows: slice | None = None) -> Tensor:
+        """The numbers of a tensor, or of some of its rows."""
+        found = self.tensors[name].detach()
+        return (found if rows is None else found[rows]).clone(memory_format=torch.contiguous_format)
 
 
 def plain(value: object) -> bool:
@@ -199,10 +205,10 @@ class TensorFiles:
         """Its type on disk. Raises BadInput for one that is not there."""
         return self._size(name)[1]
 
-    def tensor(self, name: str) -> Tensor:
-        """Its numbers, as stored. Raises BadInput for one that is not there, and where the file ends early."""
+    def tensor(self, name: str, rows: slice | None = None) -> Tensor:
+        """Its numbers, or those of some rows. Raises BadInput for one that is not there, and where the file ends early."""
         self._size(name)
-        return self._file(self.file_of[name]).tensor(name)
+        return self._file(self.file_of[name]).tensor(name, rows)
 
     def by_file(self) -> Iterator[tuple[str, list[str]]]:
         """File by file, the tensors in it."""

@@ -7,7 +7,7 @@ x; with one they reach half the rate at which memory can be read.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,16 +17,35 @@ from conca.ops import bodies
 from conca.ops.doors import opened, traced
 from conca.types import BadInput
 
-__all__ = ["FEW", "one_row", "one_row_plain", "quantised_rows"]
+__all__ = ["FEW", "Matrix", "one_row", "one_row_plain", "quantised_rows", "row_pieces"]
 
 FEW = 8
 """Rows of x up to which the kernel is the faster one."""
 
-PIECE = 1024
-"""Rows of weights that are rounded at once."""
+PIECE = 1 << 20
+"""Weights that are rounded at once."""
 
 FULL = (torch.float32, torch.float64)
 NARROW = (torch.bfloat16, torch.int8)
+
+
+class Matrix(Protocol):
+    """Weights (O, K): a tensor, or what reads rows when they are asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """O and K."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the rows."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+
+    def __getitem__(self, rows: slice, /) -> Tensor:
+        """Some of the rows."""
 
 
 def one_row(x_BK: Tensor, w_OK: Tensor, bias_O: Tensor | None = None, scale_O: Tensor | None = None) -> Tensor:
@@ -68,22 +87,27 @@ def one_row_plain(x_BK: Tensor, w_OK: Tensor, bias_O: Tensor | None = None, scal
     return (y if bias_O is None else y + bias_O).to(x_BK.dtype)
 
 
-def quantised_rows(w_OK: Tensor) -> tuple[Tensor, Tensor]:
+def row_pieces(shape: tuple[int, ...]) -> list[slice]:
+    """The rows of weights (O, K) in pieces of about `PIECE` numbers, in order."""
+    step = max(1, PIECE // max(1, shape[1]))
+    return [slice(first, min(first + step, shape[0])) for first in range(0, shape[0], step)]
+
+
+def quantised_rows(w_OK: Matrix) -> tuple[Tensor, Tensor]:
     """Weights as int8 (O, K) and a scale for each row (O,): the largest number of a row becomes 127. Not differentiable.
 
-    A row of zeros has scale 0. Raises BadInput if a weight is not finite.
+    Rows are asked for piece by piece. A row of zeros has scale 0. Raises BadInput if a weight is not finite.
     """
-    w_OK = w_OK.detach()
-    wide = torch.promote_types(w_OK.dtype, torch.float32)
-    narrow_OK, scale_O = torch.empty_like(w_OK, dtype=torch.int8, memory_format=torch.contiguous_format), []
-    for rows, out in zip(torch.split(w_OK, PIECE), torch.split(narrow_OK, PIECE)):
-        rows = rows.to(wide)
-        largest = rows.abs().amax(1) if w_OK.shape[1] else rows.new_zeros(len(rows))
+    wide, (count, K) = torch.promote_types(w_OK.dtype, torch.float32), w_OK.shape
+    narrow_OK = torch.empty(count, K, dtype=torch.int8, device=w_OK.device)
+    scale_O = torch.empty(count, dtype=wide, device=w_OK.device)
+    for at in row_pieces(w_OK.shape):
+        rows = w_OK[at].detach().to(wide)
+        largest = rows.abs().amax(1) if K else rows.new_zeros(len(rows))
         if not bool(largest.isfinite().all()):
             raise BadInput(
                 "weights that are not finite cannot be kept in int8; look for the step at which they diverged"
             )
-        scale = largest / 127
-        out.copy_((rows / torch.where(scale > 0, scale, 1)[:, None]).round_().clamp_(-127, 127))
-        scale_O.append(scale)
-    return narrow_OK, torch.cat(scale_O) if scale_O else w_OK.new_empty(0, dtype=wide)
+        scale_O[at] = scale = largest / 127
+        narrow_OK[at] = (rows / torch.where(scale > 0, scale, 1)[:, None]).round_().clamp_(-127, 127)
+    return narrow_OK, scale_O

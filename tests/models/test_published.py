@@ -586,8 +586,8 @@ class Given(dict):
     def dtype(self, name):
         return self[name].dtype
 
-    def tensor(self, name):
-        return self[name].clone()
+    def tensor(self, name, rows=None):
+        return (self[name] if rows is None else self[name][rows]).clone()
 
     def by_file(self):
         yield "", list(self)
