@@ -47,7 +47,7 @@ def rounded_rows(weight: Matrix, kind: str) -> tuple[Tensor, Tensor | None]:
         narrow = torch.empty(weight.shape, dtype=torch.bfloat16, device=weight.device)
         for rows in row_pieces(weight.shape):
             narrow[rows] = weight[rows]
-    if not all(bool(piece.isfinite().all()) for piece in torch.split(narrow, PIECE)):
+    if not all(bool(narrow[rows].isfinite().all()) for rows in row_pieces(narrow.shape)):
         raise BadInput("weights that are not finite in bfloat16 are not kept; look for the step at which they diverged")
     return narrow, None
 

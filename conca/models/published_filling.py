@@ -15,7 +15,7 @@ from conca.types import BadInput, nearest
 
 __all__ = ["check_names", "filled"]
 
-PIECE = 1 << 20
+PIECE = 1 << 18
 """Numbers that are looked at together for NaN."""
 
 

@@ -22,7 +22,7 @@ __all__ = ["FEW", "Matrix", "one_row", "one_row_plain", "quantised_rows", "row_p
 FEW = 8
 """Rows of x up to which the kernel is the faster one."""
 
-PIECE = 1 << 20
+PIECE = 1 << 18
 """Weights that are rounded at once."""
 
 FULL = (torch.float32, torch.float64)

@@ -95,7 +95,7 @@ def write(path, made, kind="F32", without=(), kinds=KINDS, arch=None, also=lambd
 
 
 @pytest.mark.parametrize(("which", "tied"), [("mamba", True), ("falcon", False), ("mamba2", False), ("groups", True)])
-def test_what_is_written_is_read(which, tied, tmp_path):
+def test_what_is_written_is_read(which, tied, tmp_path, monkeypatch):
     made, ids = network(which, tied), torch.randint(8, (2, 9))
     for kind, rounding in (("F32", 0), ("F16", 2**-11), ("BF16", 2**-8), ("Q8_0", 1 / 127)):
         read = read_gguf(write(tmp_path / f"{kind}.gguf", made, kind), dtype=torch.float32)
@@ -113,6 +113,10 @@ def test_what_is_written_is_read(which, tied, tmp_path):
     stored = read_gguf(tmp_path / "BF16.gguf").network
     assert stored.embedding.weight.dtype == torch.bfloat16 and stored.stack.parts[0].inner.A_log.dtype == torch.float32
     narrow = read_gguf(tmp_path / "Q8_0.gguf", quantize="int8").network
+    with monkeypatch.context() as context:  # rows in several pieces
+        context.setattr("conca.ops.one_row.PIECE", 100)
+        pieces = read_gguf(tmp_path / "Q8_0.gguf", quantize="int8").network.state_dict()
+    assert all(torch.equal(value, pieces[name]) for name, value in narrow.state_dict().items())
     assert kind_of(narrow) == "int8" and type(narrow.stack.parts[0].inner.in_proj) is Int8Linear
     with torch.no_grad():
         torch.testing.assert_close(narrow(ids)[0], read.network(ids)[0], rtol=0.2, atol=0.2)

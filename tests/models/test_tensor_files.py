@@ -53,6 +53,8 @@ def test_what_is_written_is_read(name, put, tmp_path):
                 assert (files.shape(key), files.dtype(key)) == (tuple(WEIGHTS[key].shape), WEIGHTS[key].dtype)
                 tensor = files.tensor(key)
                 assert torch.equal(tensor, WEIGHTS[key])
+                if tensor.ndim:
+                    assert torch.equal(files.tensor(key, slice(1, 3)), WEIGHTS[key][1:3])
                 assert tensor.dtype == WEIGHTS[key].dtype
                 assert tensor.untyped_storage().nbytes() == tensor.nbytes  # nothing else of the file is kept
         with pytest.raises(BadInput, match=r"there is no tensor 'a\.wight'; did you mean 'a\.weight'"):
