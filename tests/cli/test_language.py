@@ -30,6 +30,7 @@ TEMPLATE = "{% for m in messages %}{{ '<' + m.role[0] + '>' + m.content + '\\n' 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of bytes with random weights, which nobody may change."""
+    torch.set_default_dtype(torch.float64)  # a fixture of a module is made before what every test begins with
     torch.manual_seed(1)
     config = LanguageConfig(
         vocab_size=256, n_tokens=256, layers="mamba2(d_state=4, d_head=8) mamba(d_state=3)", d_model=16, std=0.5
