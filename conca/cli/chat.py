@@ -100,6 +100,8 @@ def template_of(run: str, model: LanguageModel, file: Path | None) -> str:
 
 def lines() -> Iterator[str]:
     """What is typed, without empty lines; at a terminal a sign asks for it."""
+    if sys.stdin is None:
+        raise BadInput("stdin is closed; send what you say to it, line by line")
     asked = sys.stdin.isatty()
     while True:
         if asked:

@@ -32,7 +32,7 @@ from conca.cli.language import (
 )  # fmt: skip
 from conca.cli.screen import notice
 from conca.cli.signals import Signals
-from conca.types import BadInput
+from conca.types import BadInput, path_of
 
 if TYPE_CHECKING:
     from conca.estimators.language import LanguageModel
@@ -90,6 +90,9 @@ def generate(
     """
     if samples < 1:
         raise BadInput(f"--samples must be at least 1, not {samples}")
+    if sys.stdin is None and "-" in (prompt or []):
+        raise BadInput("stdin is closed; send the prompt to it, or give it after -p")
+    state = None if state is None else path_of(state)
     prompts = [sys.stdin.read() if text == "-" else text for text in prompt or []]
     if (prompt or []).count("-") > 1:
         raise BadInput("-p -: stdin can be read once; name the other prompts")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from conca.cli.language import check_save, opened, saved
 from conca.cli.screen import notice, progress_bar
-from conca.types import BadInput
+from conca.types import BadInput, path_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +50,10 @@ def score_text(
 
     check_save(save, quantize)
     if tokens is not None:
+        tokens = path_of(tokens)
         check_free(tokens, force)
+        if tokens.exists() and data.exists() and tokens.samefile(data):
+            raise BadInput(f"{tokens}: is the text that is scored; name another file for the table")
     rows: dict[str, dict[str, float]] = {}
     kinds: list[str | None] = [quantize] if quantize is None or save is not None else [None, quantize]
     with tempfile.TemporaryDirectory(prefix="conca-") as folder:
@@ -77,7 +80,7 @@ def score_text(
 
 
 def read(data: Path, model: LanguageModel, folder: Path, quiet: bool) -> Corpus | Rows:
-    """The text, in words of the model. Raises BadInput where it cannot be read, or the model has no tokenizer."""
+    """The text, in tokens of the model. Raises BadInput where it cannot be read, or the model has no tokenizer."""
     from conca.data.corpus import open_text
     from conca.estimators.encoding_bar import encoding_bar
 
@@ -106,7 +109,7 @@ def table_at(path: Path | None) -> Iterator[Any]:
 
 def begun(file: TextIO) -> Any:
     """A table with its header."""
-    table = csv.writer(file, lineterminator="\n")
+    table = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)  # a text may be a carriage return
     table.writerow(COLUMNS)
     return table
 
@@ -129,7 +132,12 @@ def judged(model: LanguageModel, text: Corpus | Rows, table: Any, quiet: bool) -
             if table is not None:
                 each = zip(part.ids.tolist(), part.loglik.tolist())
                 table.writerows(
-                    (part.begin + place, token, tokenizer.decode([token]), "" if value != value else f"{value:.6g}")
+                    (
+                        part.begin + place,
+                        token,
+                        tokenizer.decode([token]),
+                        "" if value != value else float(f"{value:.6g}"),
+                    )
                     for place, (token, value) in enumerate(each)
                 )
     if not tally.bytes:

@@ -244,6 +244,8 @@ class LanguageModel(LanguageNetwork):
             found = self.write(prompts_of(prompts, attention_mask), samples=samples, **options)
             fill = next(iter(self.sampling(**options).eos), 0)
             new = nn.utils.rnn.pad_sequence([row.ids for row in found.rows], batch_first=True, padding_value=fill)
+            if torch.iinfo(prompts.dtype).max < self.config.vocab_size - 1:
+                prompts = prompts.long()
             return torch.cat([prompts.repeat_interleave(len(new) // len(prompts), 0), new.to(prompts)], 1)
         if (
             not isinstance(prompts, Iterable)

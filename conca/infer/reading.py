@@ -20,9 +20,9 @@ from conca.types import BadInput
 __all__ = ["Stepping", "check_tokens", "prompts_of", "quiet", "read", "several", "started", "stepping", "texts"]
 
 PIECE = 2048
-"""Tokens that are read at once, of all rows together, unless that is less than"""
+"""Tokens that are read at once, of all rows together."""
 LEAST = 32
-"""tokens of each row."""
+"""Tokens of each row that are read at once, at least."""
 
 Tokens = Sequence[int] | Tensor | np.ndarray[Any, Any]
 

@@ -95,7 +95,7 @@ class Sampling:
         _within("top_p", self.top_p, lambda value: 0 < value <= 1, "above 0 and at most 1")
         _within("min_p", self.min_p or 0.0, lambda value: 0 <= value <= 1, "from 0 to 1")
         _within("repetition_penalty", self.repetition_penalty, lambda value: value > 0, "above 0")
-        _within("length_penalty", self.length_penalty, lambda value: True, "a number")
+        _within("length_penalty", self.length_penalty, lambda value: abs(value) <= 30, "from -30 to 30")
         if self.early_stopping not in (True, False, "never"):
             raise BadInput(f"early_stopping must be true, false or 'never', not {self.early_stopping!r}")
         if any(not isinstance(text, str) or not text for text in self.stop):

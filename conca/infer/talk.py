@@ -26,7 +26,7 @@ from conca.infer.written import Piece, Rate, Written
 from conca.layers import states
 from conca.models.language import LanguageNetwork
 from conca.models.tensor_files import line_of
-from conca.types import BadInput
+from conca.types import BadInput, path_of
 
 __all__ = ["Talk"]
 
@@ -99,6 +99,7 @@ class Talk:
         self.turn: Turn | None = None
         self.notice: str | None = None
         self.rate: Rate | None = None
+        self.files: set[Path] = set()
 
     def reply(self, message: str, *, sampling: Sampling | None = None) -> Iterator[Piece]:
         """Say something; the answer comes in pieces. One that is broken off is kept as far as it came.
@@ -158,7 +159,13 @@ class Talk:
         return False
 
     def save(self, path: str | Path) -> None:
-        """Write the talk, its state and all, to a file (safetensors), whole or not at all."""
+        """Write the talk, its state and all, to a file (safetensors), whole or not at all.
+
+        Raises:
+            BadInput: if there is a file of this name that this talk has neither read nor written.
+        """
+        if path_of(path).exists() and path_of(path).resolve() not in self.files:
+            raise BadInput(f"{path}: exists and is not of this talk; name another file")
         self.settle()
         turns = [place.messages for place in self.places if place.messages is not None]
         known = {"messages": self.messages, "text": self.text, "ids": self.ids, "turns": turns}
@@ -166,6 +173,7 @@ class Talk:
         past = Past.start(self.network, 1) if self.past is None else self.past
         page = torch.frombuffer(bytearray(json.dumps(known).encode()), dtype=torch.uint8)
         states.save((past.tree(self.network), page), path)
+        self.files.add(path_of(path).resolve())
 
     def load(self, path: str | Path) -> None:
         """Go on with the talk that `save` wrote, in place of this one. What is taken back of it is read again.
@@ -192,6 +200,7 @@ class Talk:
         self.past = past if ids else None
         self.places = [Place(turn, 0, 0, None) for turn in turns]
         self.notice = self.rate = None
+        self.files.add(path_of(path).resolve())
 
     def _place(self, text: str) -> Place:
         """The last place from which `text` goes on."""

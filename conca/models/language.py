@@ -7,6 +7,7 @@ Whatever the blocks are (Mamba, S5, an LSTM, attention, several of them), what h
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -34,17 +35,17 @@ States = tuple[State, ...]
 class LanguageConfig(Description):
     """What a language model is made of.
 
-    vocab_size   rows of the table
-    n_tokens     tokens that exist; the rows from there on are padding, which is never written
-    layers    pattern of the stack, such as "mamba2(d_state=64)*4 attention(window=64)"; each name in it is a pre-norm block
-    d_model   its width
-    tied      whether the table is also the head
-    eps       what the norms add to the mean of squares
-    dropout   on what a block adds
-    std       standard deviation of the first values of table and head
+    vocab_size  rows of the table
+    n_tokens    tokens that exist; the rows from there on are padding, which is never written
+    layers      pattern of the stack, such as "mamba2(d_state=64)*4 attention(window=64)"; each name in it is a pre-norm block
+    d_model     its width
+    tied        whether the table is also the head
+    eps         what the norms add to the mean of squares
+    dropout     on what a block adds
+    std         standard deviation of the first values of table and head
 
     Raises:
-        BadInput: for sizes that are none, and more tokens than rows.
+        BadInput: for what is out of range, and more tokens than rows.
     """
 
     vocab_size: int
@@ -60,6 +61,15 @@ class LanguageConfig(Description):
         for name in ("vocab_size", "n_tokens", "d_model"):
             if not whole(getattr(self, name)):
                 raise BadInput(f"network: {name} must be a whole number from 1 on, not {getattr(self, name)!r}")
+        if not isinstance(self.layers, str):
+            raise BadInput(f"network: layers must be a pattern such as 'mamba2*4', not {self.layers!r}")
+        if not isinstance(self.tied, bool):
+            raise BadInput(f"network: tied must be true or false, not {self.tied!r}")
+        for name, most in (("eps", math.inf), ("dropout", 1.0), ("std", math.inf)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < most:
+                limit = "" if most == math.inf else f" and less than {most:g}"
+                raise BadInput(f"network: {name} must be a number of at least 0{limit}, not {value!r}")
         if self.n_tokens > self.vocab_size:
             raise BadInput(
                 f"network: n_tokens {self.n_tokens} is more than the vocab_size {self.vocab_size} that the table has"

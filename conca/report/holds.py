@@ -46,7 +46,7 @@ def grown(network: Network, lengths: Sequence[int] = LENGTHS) -> NDArray[np.int6
 
 
 def after(network: LanguageNetwork, lengths: Sequence[int]) -> NDArray[np.int64]:
-    """Bytes of the state of a text after so many words; one that does not grow is measured once."""
+    """Bytes of the state of a text after so many tokens; one that does not grow is measured once."""
     found: list[int] = []
     for count in lengths:
         if not found or not network.bounded:
@@ -70,7 +70,7 @@ def sizes(stack: Any, lengths: Sequence[int]) -> NDArray[np.int64]:
 def chapter(network: Network, columns: int) -> Chapter:
     """A table of the layers, and the bytes as rows are read.
 
-    columns  how many numbers a row of the table has; of a text, bytes of a word
+    columns  how many numbers a row of the table has; of a text, bytes of a token
     """
     rows = [
         [c.name, str(c.width), f"{c.parameters:,}", "grows" if c.grows else f"{c.state:,}", f"{c.multiply_adds:,}"]
@@ -86,7 +86,7 @@ def chapter(network: Network, columns: int) -> Chapter:
 
 def named(network: Network) -> tuple[str, str]:
     """What a network reads, and what that is made of."""
-    return ("text", "words") if isinstance(network, LanguageNetwork) else ("series", "rows")
+    return ("text", "tokens") if isinstance(network, LanguageNetwork) else ("series", "rows")
 
 
 def picture(network: Network, columns: int) -> Picture:

@@ -1,5 +1,6 @@
 """Language models at the prompt: generate, chat, score, info, and what they refuse."""
 
+import csv
 import errno
 import io
 import json
@@ -75,7 +76,7 @@ def broken_off(at: int, end: Callable[[], object], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(generate, "say", interrupted)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 @pytest.mark.parametrize("form", ["stream", "stop", "json", "several"])
 def test_a_signal_loses_nothing_that_was_written(
     number: int, status: int, form: str, say: Say, kept: Path, monkeypatch: pytest.MonkeyPatch
@@ -172,6 +173,18 @@ def test_a_score_is_the_sum_of_its_tokens(say: Say, kept: Path) -> None:
     assert shown == pytest.approx(bits, rel=1e-3)
     assert conca.load(kept).score(text).bits_per_byte == pytest.approx(bits, rel=1e-5)
     assert say("score", kept, "story.txt", "--tokens", "tokens.csv")[0] == 2
+
+
+def test_a_table_of_tokens_is_read_as_it_was_written(say: Say, kept: Path) -> None:
+    text = bytes(range(256)) + b'a\r\nb,"c"\r'
+    Path("odd.txt").write_bytes(text)
+    assert say("score", kept, "odd.txt", "--tokens", "odd.csv", "-q")[0] == 0
+    table = pd.read_csv("odd.csv", keep_default_na=False)
+    assert table["id"].tolist() == list(text) and table["position"].tolist() == list(range(len(text)))
+    with Path("odd.csv").open(newline="", encoding="utf-8") as file:
+        assert [row[1] for row in csv.reader(file)][1:] == [str(byte) for byte in text]
+    assert "is the text that is scored" in say("score", kept, "odd.txt", "--tokens", "odd.txt", "--force")[2]
+    assert Path("odd.txt").read_bytes() == text
 
 
 def test_one_token_is_nothing_to_score(say: Say, kept: Path) -> None:

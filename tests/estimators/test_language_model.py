@@ -96,6 +96,9 @@ def test_a_score_counts_the_bytes_that_are_foretold():
 
 
 def test_what_the_tokenizer_does_not_have_is_never_written():
+    ids = torch.tensor([[65, 66]], dtype=torch.int8)
+    wide, small = (model().generate(some, max_new_tokens=6) for some in (ids.long(), ids))
+    assert torch.equal(wide, small)
     padded = model(vocab_size=264, n_tokens=264)
     with torch.no_grad():
         padded.embedding.weight[256:] = 50 * padded.embedding.weight[:8]

@@ -201,6 +201,11 @@ def test_back_and_forth(net, reads, monkeypatch, tmp_path):
     answer(talk, "2")
     before = list(talk.ids), [dict(m) for m in talk.messages]
     talk.save(tmp_path / "talk")
+    talk.save(tmp_path / "talk")
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(BadInput, match="exists and is not of this talk"):
+        talk.save(tmp_path / "notes.txt")
+    assert (tmp_path / "notes.txt").read_text() == "mine"
     answer(talk, "3")
     assert talk.undo()
     assert (talk.ids, talk.messages) == before

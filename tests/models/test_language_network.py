@@ -78,3 +78,20 @@ def test_a_description_survives_json_and_refuses_what_it_does_not_know():
         LanguageConfig.from_dict(config.as_dict() | {"n_token": 3})
     with pytest.raises(BadInput, match="more than the vocab_size"):
         LanguageConfig(vocab_size=3, n_tokens=4, layers="s5", d_model=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("layers", None),
+        ("tied", 2),
+        ("eps", float("nan")),
+        ("eps", "a"),
+        ("dropout", 1.5),
+        ("dropout", True),
+        ("std", -1.0),
+    ],
+)
+def test_a_description_refuses_what_no_network_can_be(name, value):
+    with pytest.raises(BadInput, match=f"network: {name} must be "):
+        network(**{name: value})
