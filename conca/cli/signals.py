@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP, noted while something is done that should come to a good end."""
+"""SIGINT and SIGTERM, noted while something is done that should come to a good end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typer import Exit
 
 __all__ = ["Signals"]
 
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 ENDED = 128
 """Exit status of a program that a signal ended, less the signal."""
 
@@ -28,9 +27,8 @@ class Signals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
-                    self.before[number] = signal.signal(number, self.caught)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.before[number] = signal.signal(number, self.caught)
         return self
 
     def __exit__(self, *_: object) -> None:
