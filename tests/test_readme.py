@@ -22,6 +22,7 @@ import tokenizers
 import torch
 
 import conca
+from conca.bench import tour
 from conca.cli.main import main
 from conca.models.language import LanguageConfig, LanguageNetwork
 
@@ -79,6 +80,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "later.txt").write_text(README[20000:22000])
     notes = [json.dumps({"prompt": f"{n} and 1 is", "completion": f" {n + 1}"}) for n in range(60)]
     (tmp_path / "notes.jsonl").write_text("\n".join(notes))
+    monkeypatch.setattr(tour, "STOPS", tour.STOPS[:2])
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     published(tmp_path / "hub" / "models--state-spaces--mamba-130m-hf")

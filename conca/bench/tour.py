@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import conca
 from conca.bench.composing import composing
 from conca.bench.discretisation import discretisation
+from conca.bench.escape import escape
 from conca.bench.fading import fading
 from conca.bench.forms import forms
 from conca.bench.polynomials import polynomials
@@ -31,6 +32,7 @@ STOPS: Sequence[Callable[[], Stop]] = (
     settling,
     composing,
     wells,
+    escape,
 )
 """Each measures by itself, with seeds of its own, and leaves the user's random state alone."""
 HEADINGS = ("claim", "expected", "measured", "")

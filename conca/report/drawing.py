@@ -13,6 +13,7 @@ from threading import Lock
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -122,18 +123,23 @@ def svg_of(figure: Figure, name: str) -> str:
 
     Matplotlib draws one figure at a time, whatever thread asks.
     """
-    stream = io.StringIO()
-    with _drawing:
-        if (layout := figure.get_layout_engine()) is not None:
-            layout.execute(figure)  # once; saving would do it while it draws everything twice
-            figure.set_layout_engine("none")
-        figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    text = stream.getvalue()
-    text = text[text.index("<svg") :]
+    text = drawn(figure)
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r'(<svg [^>]*?) ?width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg [^>]*?) ?height="[^"]*"', r"\1", text, count=1)
     return coloured(renamed(text, name))
+
+
+def drawn(figure: Figure) -> str:
+    """A figure as Matplotlib writes it, without what comes before the element; drawn once, where `savefig` draws twice."""
+    stream = io.StringIO()
+    with _drawing:
+        if (layout := figure.get_layout_engine()) is not None:
+            layout.execute(figure)
+            figure.set_layout_engine("none")
+        FigureCanvasSVG(figure).print_svg(stream, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))  # type: ignore[no-untyped-call]
+    text = stream.getvalue()
+    return text[text.index("<svg") :]
 
 
 def renamed(svg: str, name: str) -> str:

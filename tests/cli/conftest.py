@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from conca.cli.main import main
+from conca.report import drawing
 
 SMALL = ["--layers", "s4d", "--d-model", "8", "--epochs", "1", "--batch-size", "4"]
 Say = Callable[..., tuple[int, str, str]]
@@ -30,6 +31,12 @@ def hourly(rows: int = 400) -> pd.DataFrame:
     table = pd.DataFrame({"time": pd.date_range("2024-01-01", periods=rows, freq="h"), "load": wave, "heat": wave**2})
     table.loc[[3, 50, 51], "load"] = np.nan
     return table
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports are written with empty pictures, which take most of the time of a small fit; tests/report draws them."""
+    monkeypatch.setattr(drawing, "drawn", lambda figure: "<svg></svg>")
 
 
 @pytest.fixture
