@@ -5,6 +5,7 @@ Retrieval, completion, generation and planning are this loop under different cla
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral
@@ -172,10 +173,12 @@ def _watch(step: int, energy: Score, chain: Tensor, x: Tensor, info: Info, last:
     if x.shape != chain.shape[1:] or x.dtype != chain.dtype:
         change = f"{tuple(chain.shape[1:])} {chain.dtype} into {tuple(x.shape)} {x.dtype}"
         raise BadInput(f"a step on {type(energy).__name__} turned x from {change}")
+    watched = [info[name] for name in ("energy", "slope") if name in info]
+    if math.isfinite(sum(float(t.sum()) for t in (x, *watched))):  # no number is lost in a sum, and a sum is quick
+        return
     fine = x.isfinite().unsqueeze(-1).flatten(1).all(1)
-    for name in ("energy", "slope"):
-        if name in info:
-            fine = fine & info[name].isfinite()
+    for value in watched:
+        fine = fine & value.isfinite()
     if not bool(fine.all()):
         before = last or info
         worst = {n: before[n].abs().max().item() if n in before else float("nan") for n in ("energy", "slope")}
