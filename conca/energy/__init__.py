@@ -1,6 +1,7 @@
 """Landscapes: energies and their algebra, and the chains that walk them.
 
 energy.py       the contract: Score, Energy
+closed_form.py  energies that know their slope
 compose.py      sums, mixtures, conditions, known coordinates
 chain.py        sample, the one loop; Divergence
 langevin.py     descent, ula, mala
@@ -10,6 +11,7 @@ hopfield.py     a memory whose valleys are what it stores
 """
 
 from conca.energy.chain import Divergence, Kernel, sample
+from conca.energy.closed_form import ClosedForm
 from conca.energy.compose import mixture
 from conca.energy.double_well import DoubleWell
 from conca.energy.energy import Energy, Score
@@ -20,6 +22,7 @@ from conca.energy.langevin import MALA, ULA, Descent, descent, mala, ula
 __all__ = [
     "MALA",
     "ULA",
+    "ClosedForm",
     "Descent",
     "Divergence",
     "DoubleWell",

@@ -28,7 +28,7 @@ from torch.autograd import Function
 
 from conca.types import BadInput, nearest
 
-__all__ = ["Energy", "Score", "fits", "one_each"]
+__all__ = ["Energy", "Score", "fits", "one_each", "point", "squares"]
 
 
 class Score(nn.Module):
@@ -54,7 +54,7 @@ class Score(nn.Module):
 
         Conditions come from `on` alone; they are handed to `score`.
         """
-        score = self.score(_point(self, x), **conditions)
+        score = self.score(point(self, x), **conditions)
         if score.shape != x.shape or score.dtype != x.dtype:
             raise BadInput(f"{type(self).__name__}.score must give {_look(x)} like its input, not {_look(score)}")
         return None, score
@@ -175,14 +175,14 @@ class Energy(Score):
         """
         if type(self).score is Energy.score:
             return self.evaluate(x)[1]
-        return self._derive(_point(self, x))[1]  # a score of its own asks, through super()
+        return self._derive(point(self, x))[1]  # a score of its own asks, through super()
 
     def evaluate(self, x: Tensor, **conditions: Any) -> tuple[Tensor, Tensor]:
         """(energy (B,), score (B, ...)) for the price of one; who knows the slope overrides `score` or this.
 
         With gradients on, both are differentiable; the energy leads back to x by the score, also where that is its own.
         """
-        _point(self, x)
+        point(self, x)
         if type(self).score is Energy.score:
             return self._derive(x, **conditions)
         score = super().evaluate(x, **conditions)[1]
@@ -317,6 +317,12 @@ def fits(landscape: Score, x: Tensor, point: Tensor) -> None:
         raise BadInput(f"this {name} is of {point.dtype}, x of {x.dtype}: use x.to({point.dtype}), or .to() on both")
 
 
+def squares(x: Tensor) -> Tensor:
+    """Sum of squares of each row, (B, ...) to (B,); a product, which is quicker than a sum over few columns."""
+    flat = x.unsqueeze(-1).flatten(1).square()
+    return flat @ flat.new_ones(flat.shape[1])
+
+
 def _look(x: Tensor) -> str:
     return f"shape {tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
 
@@ -327,7 +333,8 @@ def _batched(landscape: Score, x: Tensor) -> Tensor:
     return x
 
 
-def _point(landscape: Score, x: Tensor) -> Tensor:
+def point(landscape: Score, x: Tensor) -> Tensor:
+    """`x` itself; raises BadInput where it is no batch of floating-point numbers."""
     if not _batched(landscape, x).is_floating_point():
         raise BadInput(f"{type(landscape).__name__} has a slope at floating-point x alone, not at {_look(x)}")
     return x

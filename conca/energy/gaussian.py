@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from conca.energy.closed_form import ClosedForm
 from conca.energy.compose import hold
 from conca.energy.energy import Energy, fits
 from conca.types import BadInput
@@ -14,7 +15,7 @@ from conca.types import BadInput
 __all__ = ["Gaussian"]
 
 
-class Gaussian(Energy):
+class Gaussian(ClosedForm):
     """E(x) = (x - mean)' C^-1 (x - mean) / 2 + log det(2 pi C) / 2, normalised: exp(-E) is the density itself.
 
     Args:
@@ -55,7 +56,8 @@ class Gaussian(Energy):
         plane = cls(torch.tensor([1.0, -1.0]), torch.tensor([[2.0, 0.8], [0.8, 1.0]]))
         return plane, cls(torch.tensor(0.5), torch.tensor([[0.7]])), cls(torch.zeros(1, 2, 2), torch.eye(4) + 0.2)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def both(self, x: Tensor) -> tuple[Tensor, Tensor]:
         fits(self, x, self.mean)
         apart_BD = (x - self.mean).reshape(len(x), self.mean.numel())
-        return 0.5 * ((apart_BD @ self.precision) * apart_BD).sum(-1) + self.log_z
+        pull_BD = apart_BD @ self.precision
+        return 0.5 * (pull_BD * apart_BD).sum(-1) + self.log_z, -pull_BD.reshape(x.shape)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from conca.energy.chain import Info
-from conca.energy.energy import Energy, Score
+from conca.energy.energy import Energy, Score, squares
 from conca.types import BadInput
 
 __all__ = ["MALA", "ULA", "Descent", "Place", "WeighedPlace", "descent", "mala", "ula"]
@@ -118,7 +118,7 @@ class MALA:
         """Shape (B,): log p(there) q(there -> here) - log p(here) q(here -> there), over the free coordinates."""
         forth = there.x - energy.clamp(here.x + self.size * here.score)
         back = here.x - energy.clamp(there.x + self.size * there.score)
-        return here.energy - there.energy + (_squared(forth) - _squared(back)) / (4 * self.size)
+        return here.energy - there.energy + (squares(forth) - squares(back)) / (4 * self.size)
 
 
 def descent(step: float) -> Descent:
@@ -177,13 +177,8 @@ def _normal(x: Tensor, generator: torch.Generator | None) -> Tensor:
     return torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
 
 
-def _squared(v: Tensor) -> Tensor:
-    flat = v.reshape(len(v), -1) if v.numel() else v.new_zeros(len(v), 1)
-    return flat.square() @ flat.new_ones(flat.shape[1])  # a product is quicker than a sum over few columns
-
-
 def _norm(v: Tensor) -> Tensor:
-    return _squared(v).sqrt()
+    return squares(v).sqrt()
 
 
 def _like(row: Tensor, x: Tensor) -> Tensor:
