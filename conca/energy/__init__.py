@@ -3,37 +3,59 @@
 energy.py       the contract: Score, Energy
 closed_form.py  energies that know their slope
 compose.py      sums, mixtures, conditions, known coordinates
-chain.py        sample, the one loop; Divergence
+chain.py        sample, the one loop, and Chains, which goes on; Divergence
+draws.py        what kernels share
 langevin.py     descent, ula, mala
+sgld.py         noisy descent at a temperature of its own
+hmc.py          Hamiltonian Monte Carlo
+gibbs.py        coordinate by coordinate
+tempering.py    chains at several temperatures that change places
+anneal.py       a walk over a path of landscapes
 gaussian.py     a bowl
 double_well.py  two valleys
 hopfield.py     a memory whose valleys are what it stores
 """
 
-from conca.energy.chain import Divergence, Kernel, sample
+from conca.energy.anneal import anneal
+from conca.energy.chain import Chains, Divergence, Kernel, sample
 from conca.energy.closed_form import ClosedForm
 from conca.energy.compose import mixture
 from conca.energy.double_well import DoubleWell
 from conca.energy.energy import Energy, Score
 from conca.energy.gaussian import Gaussian
+from conca.energy.gibbs import Gibbs, Redraws, gibbs
+from conca.energy.hmc import HMC, hmc
 from conca.energy.hopfield import Hopfield
 from conca.energy.langevin import MALA, ULA, Descent, descent, mala, ula
+from conca.energy.sgld import SGLD, sgld
+from conca.energy.tempering import Tempering, tempering
 
 __all__ = [
+    "HMC",
     "MALA",
+    "SGLD",
     "ULA",
+    "Chains",
     "ClosedForm",
     "Descent",
     "Divergence",
     "DoubleWell",
     "Energy",
     "Gaussian",
+    "Gibbs",
     "Hopfield",
     "Kernel",
+    "Redraws",
     "Score",
+    "Tempering",
+    "anneal",
     "descent",
+    "gibbs",
+    "hmc",
     "mala",
     "mixture",
     "sample",
+    "sgld",
+    "tempering",
     "ula",
 ]

@@ -9,15 +9,17 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral
-from typing import Protocol, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from conca.energy.energy import Score
+from conca.layers import states
 from conca.types import BadInput
 
-__all__ = ["Divergence", "Info", "Kernel", "OnChain", "sample", "undisturbed"]
+__all__ = ["Chains", "Divergence", "Info", "Kernel", "OnChain", "sample", "undisturbed"]
 
 Info: TypeAlias = Mapping[str, Tensor]
 """What a kernel reports of a step, each (B,): a bool is an event, anything else is measured at the new x."""
@@ -39,7 +41,8 @@ class Kernel(Protocol[E_contra, K]):
     """One way to move: a pure pair of functions; the object itself is frozen.
 
     Every random number comes from `generator`, every new place has been through `energy.clamp`, and a row never looks
-    at another. A kernel that leaves exp(-E) exactly as it is says `exact = True`; the laws of samplers read that.
+    at another. A kernel that leaves exp(-E) exactly as it is says `exact = True`, one that compares energies without
+    that `weighs = True`; the laws of samplers read it.
     """
 
     def init(self, energy: E_contra, x: Tensor, /) -> K:
@@ -104,29 +107,117 @@ def sample(
     """
     _check(energy, kernel, x)
     _check_run(x, steps, thin, generator)
-    kept = steps // thin
-    with torch.no_grad(), undisturbed(energy, x):
-        if any(module.training for module in energy.modules()):
-            energy.eval()
-        start = energy.clamp(x.detach().clone())
-        if not bool(start.isfinite().all()):
-            raise BadInput("the start of a chain must be finite")
-        _agree(energy, start)
-        state = kernel.init(energy, start)
-        chain = start.new_empty((kept, *start.shape))
+    return Chains(energy, kernel, x, generator=generator).run(steps, thin)
+
+
+class Chains(Generic[E, K]):
+    """Chains that are walked in pieces, kept on disk, and gone on with bit for bit: what `sample` walks in one go.
+
+    >>> import torch
+    >>> from conca.energy import DoubleWell, ula
+    >>> chains = Chains(DoubleWell(), ula(0.05), torch.ones(4, 1), generator=torch.Generator().manual_seed(0))
+    >>> first, info = chains.run(100, thin=100)
+    >>> kept = chains.state_dict()  # or chains.save("chains.safetensors")
+    >>> there, _ = chains.run(50, thin=50)
+    >>> chains.load_state_dict(kept)
+    >>> torch.equal(chains.run(50, thin=50)[0], there)
+    True
+
+    Arguments and errors are those of `sample`.
+
+    Attributes:
+        state: of the kernel; `state.x` is where the chains are, (B, ...).
+        steps: taken so far.
+    """
+
+    def __init__(self, energy: E, kernel: Kernel[E, K], x: Tensor, *, generator: torch.Generator | None = None) -> None:
+        _check(energy, kernel, x)
+        _check_run(x, 0, 1, generator)
+        self.energy, self.kernel, self.generator, self.steps = energy, kernel, generator, 0
+        with self._still(x):
+            start = energy.clamp(x.detach().clone())
+            if not bool(start.isfinite().all()):
+                raise BadInput("the start of a chain must be finite")
+            _agree(energy, start)
+            self.state: K = kernel.init(energy, start)
+
+    @contextmanager
+    def _still(self, x: Tensor) -> Iterator[None]:
+        """No gradients, and a landscape that is one fixed function."""
+        with torch.no_grad(), undisturbed(self.energy, x):
+            if any(module.training for module in self.energy.modules()):
+                self.energy.eval()
+            yield
+
+    def run(self, steps: int, thin: int = 1) -> tuple[Tensor, dict[str, Tensor]]:
+        """Walk on; returns and raises what `sample` does. After an error the chains are where the last good step led."""
+        _check_run(self.state.x, steps, thin, self.generator)
+        kept, x = steps // thin, self.state.x
+        chain = x.new_empty((kept, *x.shape))
         infos: list[Info] = []
         last: Info = {}
-        for k in range(kept):
-            events: dict[str, Tensor] = {}
-            for i in range(thin):
-                state, info = kernel.step(energy, state, generator)
-                _watch(k * thin + i + 1, energy, chain, state.x, info, last)
-                last = info
-                for name in (name for name, value in info.items() if value.dtype == torch.bool):
-                    events[name] = events.get(name, 0) + info[name].to(torch.get_default_dtype()) / thin
-            chain[k] = state.x
-            infos.append({**last, **events})
-    return chain, {name: torch.stack([info[name] for info in infos]) for name in (infos[0] if infos else ())}
+        with self._still(x):
+            for k in range(kept):
+                events: dict[str, Tensor] = {}
+                for _ in range(thin):
+                    state, info = self.kernel.step(self.energy, self.state, self.generator)
+                    _watch(self.steps + 1, self.energy, chain, state.x, info, last)
+                    self.state, self.steps, last = state, self.steps + 1, info
+                    for name in (name for name, value in info.items() if value.dtype == torch.bool):
+                        events[name] = events.get(name, 0) + info[name].to(torch.get_default_dtype()) / thin
+                chain[k] = self.state.x
+                infos.append({**last, **events})
+        return chain, {name: torch.stack([info[name] for info in infos]) for name in (infos[0] if infos else ())}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors by name: the state of the kernel, that of the generator, and the steps taken."""
+        found = {name: leaf.clone() for name, leaf in _named(self.state)}
+        found["steps"] = torch.tensor(self.steps)
+        if self.generator is not None:
+            found["generator"] = self.generator.get_state()
+        return found
+
+    def load_state_dict(self, found: Mapping[str, Tensor]) -> None:
+        """Go on from there. Raises BadInput, and changes nothing, unless it is of the same kernel and of chains like these."""
+        own = self.state_dict()
+        if own.keys() != found.keys():
+            theirs, ours = (", ".join(sorted(names)) for names in (found, own))
+            raise BadInput(f"these are other chains: they hold {theirs}; expected {ours}")
+        for name, tensor in own.items():
+            if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
+                has, needs = (f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in (found[name], tensor))
+                raise BadInput(f"these are other chains: '{name}' is {has}, expected {needs}")
+        self.state, self.steps = _filled(self.state, found), int(found["steps"])
+        if self.generator is not None:
+            self.generator.set_state(found["generator"].cpu())
+
+    def save(self, path: str | Path) -> None:
+        """Write `state_dict` to a file of safetensors, whole or not at all. Raises BadInput where it cannot be written."""
+        states.save_named(self.state_dict(), path)
+
+    def load(self, path: str | Path) -> None:
+        """Go on from what `save` wrote. Raises BadInput, and changes nothing, where it is missing, broken, or of other chains."""
+        self.load_state_dict(states.load_named(path))
+
+
+def _named(state: Any, prefix: str = "state") -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a kernel's state, nested as it may be, by name; None has none."""
+    if isinstance(state, Tensor):
+        yield prefix, state
+    elif state is not None:
+        for field, part in zip(getattr(state, "_fields", range(len(state))), state):
+            yield from _named(part, f"{prefix}.{field}")
+
+
+def _filled(state: Any, found: Mapping[str, Tensor], prefix: str = "state") -> Any:
+    """A state of the same tree with the tensors of these names, copied."""
+    if isinstance(state, Tensor):
+        return found[prefix].to(state.device, copy=True)
+    if state is None:
+        return None
+    fields = getattr(state, "_fields", range(len(state)))
+    parts = [_filled(part, found, f"{prefix}.{field}") for field, part in zip(fields, state)]
+    return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
 
 
 def _check(energy: object, kernel: object, x: object) -> None:

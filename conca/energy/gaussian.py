@@ -61,3 +61,25 @@ class Gaussian(ClosedForm):
         apart_BD = (x - self.mean).reshape(len(x), self.mean.numel())
         pull_BD = apart_BD @ self.precision
         return 0.5 * (pull_BD * apart_BD).sum(-1) + self.log_z, -pull_BD.reshape(x.shape)
+
+    def blocks(self) -> int:
+        """One for each coordinate."""
+        return self.mean.numel()
+
+    def redraw(self, x: Tensor, block: int, generator: torch.Generator) -> Tensor:
+        """`x`, (B, ...), with one coordinate drawn given the others: mean and variance by the precision P = C^-1."""
+        fits(self, x, self.mean)
+        flat_BD, mean_D = x.reshape(len(x), self.mean.numel()), self.mean.flatten()
+        row_D, own = self.precision[block], self.precision[block, block]
+        pull_B = (flat_BD - mean_D) @ row_D / own
+        noise_B = torch.randn(len(x), generator=generator, dtype=x.dtype, device=x.device)
+        new_BD = flat_BD.clone()
+        new_BD[:, block] += noise_B / own.sqrt() - pull_B
+        return new_BD.reshape(x.shape)
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Independent points, (count, ...)."""
+        factor: Tensor = torch.linalg.cholesky(torch.linalg.inv(self.precision))
+        size, mean = self.mean.numel(), self.mean.detach()
+        noise = torch.randn(count, size, generator=generator, dtype=mean.dtype, device=mean.device)
+        return mean + (noise @ factor.mT).reshape(count, *mean.shape)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from conca.energy.chain import Info
+from conca.energy.draws import by_row, chance, norm, normal, positive, weighed
 from conca.energy.energy import Energy, Score, squares
-from conca.types import BadInput
 
-__all__ = ["MALA", "ULA", "Descent", "Place", "WeighedPlace", "descent", "mala", "ula"]
+__all__ = ["MALA", "ULA", "Descent", "Place", "WeighedPlace", "arrive", "descent", "mala", "ula"]
 
 
 class Place(NamedTuple):
@@ -46,7 +46,7 @@ class Descent:
     exact: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _positive(self.size)
+        positive(self.size)
 
     @classmethod
     def samples(cls) -> tuple[Descent, ...]:
@@ -57,7 +57,7 @@ class Descent:
         return Place(x, *energy.evaluate(x))
 
     def step(self, energy: Score, state: Place, generator: torch.Generator | None, /) -> tuple[Place, Info]:
-        return _arrive(energy, torch.add(state.x, state.score, alpha=self.size))
+        return arrive(energy, torch.add(state.x, state.score, alpha=self.size))
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ULA:
     exact: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _positive(self.size)
+        positive(self.size)
 
     @classmethod
     def samples(cls) -> tuple[ULA, ...]:
@@ -79,7 +79,7 @@ class ULA:
         return Place(x, *energy.evaluate(x))
 
     def step(self, energy: Score, state: Place, generator: torch.Generator | None, /) -> tuple[Place, Info]:
-        return _arrive(energy, _proposed(state, self.size, generator))
+        return arrive(energy, _proposed(state, self.size, generator))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class MALA:
     exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _positive(self.size)
+        positive(self.size)
 
     @classmethod
     def samples(cls) -> tuple[MALA, ...]:
@@ -98,9 +98,7 @@ class MALA:
         return (cls(0.2),)
 
     def init(self, energy: Score, x: Tensor, /) -> WeighedPlace:
-        if not isinstance(energy, Energy):
-            name = type(energy).__name__
-            raise TypeError(f"mala accepts by differences of energy, and this {name} knows only its slope; use ula")
+        energy = weighed(energy, "mala", "use ula")
         return WeighedPlace(x, *energy.evaluate(x))
 
     def step(
@@ -108,11 +106,9 @@ class MALA:
     ) -> tuple[WeighedPlace, Info]:
         x = energy.clamp(_proposed(state, self.size, generator))
         there = WeighedPlace(x, *energy.evaluate(x))
-        fine = torch.promote_types(x.dtype, torch.float32)  # in bfloat16 one chance in 256 would be 0
-        chance = torch.rand(len(x), generator=generator, dtype=fine, device=x.device)
-        accepted = chance.log() < self.log_acceptance(energy, state, there)  # a comparison with NaN is False: rejected
-        new = WeighedPlace(*(torch.where(_like(accepted, a), a, b) for a, b in zip(there, state)))
-        return new, {"accepted": accepted, "energy": new.energy, "slope": _norm(new.score)}
+        accepted = chance(x, generator) < self.log_acceptance(energy, state, there)  # not where it is NaN: rejected
+        new = WeighedPlace(*by_row(accepted, there, state))
+        return new, {"accepted": accepted, "energy": new.energy, "slope": norm(new.score)}
 
     def log_acceptance(self, energy: Energy, here: WeighedPlace, there: WeighedPlace) -> Tensor:
         """Shape (B,): log p(there) q(there -> here) - log p(here) q(here -> there), over the free coordinates."""
@@ -155,32 +151,13 @@ def mala(step: float) -> MALA:
 
 def _proposed(here: Place | WeighedPlace, size: float, generator: torch.Generator | None) -> Tensor:
     """x + size * score(x) + sqrt(2 size) * noise."""
-    noise = _normal(here.x, generator)
+    noise = normal(here.x, generator)
     return torch.add(here.x, here.score, alpha=size).add_(noise, alpha=math.sqrt(2 * size))
 
 
-def _arrive(energy: Score, x: Tensor) -> tuple[Place, Info]:
+def arrive(energy: Score, x: Tensor) -> tuple[Place, Info]:
+    """What the landscape says at `x`, clamped, and what a kernel reports of it: energy (where known) and slope."""
     x = energy.clamp(x)
     place = Place(x, *energy.evaluate(x))
-    slope = {"slope": _norm(place.score)}
+    slope = {"slope": norm(place.score)}
     return place, slope if place.energy is None else {"energy": place.energy} | slope
-
-
-def _positive(size: float) -> None:
-    if not (size > 0 and math.isfinite(size)):
-        raise BadInput(f"a step must be positive and finite, not {size}")
-
-
-def _normal(x: Tensor, generator: torch.Generator | None) -> Tensor:
-    if generator is None:
-        raise BadInput("this kernel draws random numbers: pass generator=torch.Generator(device).manual_seed(seed)")
-    return torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-
-
-def _norm(v: Tensor) -> Tensor:
-    return squares(v).sqrt()
-
-
-def _like(row: Tensor, x: Tensor) -> Tensor:
-    """A number per row for every coordinate; laid out, since a choice by what is not takes twice as long."""
-    return row.reshape(-1, *[1] * (x.dim() - 1)).expand_as(x).contiguous()

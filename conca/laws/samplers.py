@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 import conca.energy
-from conca.energy import MALA, Divergence, DoubleWell, Energy, Gaussian, Hopfield, Kernel, Score, sample
+from conca.energy import MALA, Chains, Divergence, DoubleWell, Energy, Gaussian, Hopfield, Kernel, Score, sample
+from conca.energy.hmc import Rolling
 from conca.energy.langevin import WeighedPlace
 from conca.laws.compare import identical, same
 from conca.laws.outcome import DoesNotApply, Verdict, judge
@@ -52,8 +53,24 @@ def _normal(mean: Tensor, covariance: Tensor, count: int) -> Tensor:
     return mean + noise @ factor.mT
 
 
-def _landscape() -> Energy:
-    return Gaussian(MEAN, COVARIANCE) + Hopfield(torch.eye(3, dtype=torch.float64), 4.0)
+def _landscape(kernel: Guest) -> Energy:
+    """A bowl with valleys in it; the bowl alone for a kernel that must know more than energy and slope."""
+    bowl = Gaussian(MEAN, COVARIANCE)
+    valleys = bowl + Hopfield(torch.eye(3, dtype=torch.float64), 4.0)
+    return valleys if _walks(kernel, valleys) else bowl
+
+
+def _walks(kernel: Guest, energy: Energy) -> bool:
+    try:
+        kernel.init(energy, torch.zeros(2, 3, dtype=torch.float64))
+    except TypeError:
+        return False
+    return True
+
+
+def _any(kernel: Guest) -> None:
+    if not _walks(kernel, DoubleWell()):
+        raise DoesNotApply("it walks no landscape of which only energy and slope are known")
 
 
 def _exact(kernel: Guest) -> None:
@@ -88,7 +105,7 @@ def same_generator_same_chain(kernel: Guest) -> None:
     with torch.random.fork_rng(devices=[]):
         for seed in (1, 2):
             torch.manual_seed(seed)
-            chains.append(sample(_landscape(), kernel, _normal(MEAN, COVARIANCE, 5), 7, generator=_seeded()))
+            chains.append(sample(_landscape(kernel), kernel, _normal(MEAN, COVARIANCE, 5), 7, generator=_seeded()))
     (x, info), (again, info_again) = chains
     identical(x, again, "a chain run again")
     assert info.keys() == info_again.keys(), "a chain run again reports other things"
@@ -98,7 +115,7 @@ def same_generator_same_chain(kernel: Guest) -> None:
 
 def pure(kernel: Guest) -> None:
     """`step` changes neither its state nor the start, keeps nothing aside, and answers alike when asked again."""
-    energy, start = _landscape(), _normal(MEAN, COVARIANCE, 5)
+    energy, start = _landscape(kernel), _normal(MEAN, COVARIANCE, 5)
     before = start.clone()
     with torch.no_grad():
         state = kernel.init(energy, start)
@@ -118,7 +135,7 @@ def rows_apart(kernel: Guest) -> None:
         other = start.clone()
         other[2] = far
         (x, info), (moved, info_moved) = (
-            sample(_landscape(), kernel, s, 30, generator=_seeded()) for s in (start, other)
+            sample(_landscape(kernel), kernel, s, 30, generator=_seeded()) for s in (start, other)
         )
         rest = torch.arange(6) != 2
         same(moved[:, rest], x[:, rest], "chains beside another one")
@@ -128,7 +145,7 @@ def rows_apart(kernel: Guest) -> None:
 
 def report_is_true(kernel: Guest) -> None:
     """Entries of `info` have shape (B,), energy and slope are those of the place reached, events are shares."""
-    energy = _landscape()
+    energy = _landscape(kernel)
     chain, info = sample(energy, kernel, _normal(MEAN, COVARIANCE, 5), 12, 3, generator=_seeded())
     assert chain.shape == (4, 5, 3), f"12 steps, thinned by 3, give {tuple(chain.shape)}"
     for name, value in info.items():
@@ -149,6 +166,8 @@ def known_stays(kernel: Guest) -> None:
     start[:, 0] = float("nan")
     energy = Gaussian(MEAN, COVARIANCE)
     for what, held in (("given", energy.given(known, FIRST)), ("sum", energy.given(known, FIRST) + DoubleWell(0.5))):
+        if not _walks(kernel, held):
+            continue
         chain, _ = sample(held, kernel, start, 30, generator=_seeded())
         assert bool((chain[..., 0] == 0.7).all()), f"{what}: a known coordinate moved"
         assert bool((chain[-1, :, 1:] != start[:, 1:]).any()), f"{what}: no free coordinate moved"
@@ -156,14 +175,17 @@ def known_stays(kernel: Guest) -> None:
 
 def nothing_to_do(kernel: Guest) -> None:
     """No steps and no chains are no error."""
-    none, info = sample(_landscape(), kernel, _normal(MEAN, COVARIANCE, 5), 0, generator=_seeded())
+    none, info = sample(_landscape(kernel), kernel, _normal(MEAN, COVARIANCE, 5), 0, generator=_seeded())
     assert none.shape == (0, 5, 3) and not info, "no steps"
-    chain, _ = sample(_landscape(), kernel, torch.zeros(0, 3, dtype=torch.float64), 4, 2, generator=_seeded())
+    chain, _ = sample(_landscape(kernel), kernel, torch.zeros(0, 3, dtype=torch.float64), 4, 2, generator=_seeded())
     assert chain.shape == (2, 0, 3), "no chains"
 
 
 def divergence_is_loud(kernel: Guest) -> None:
     """On a landscape that falls without end a chain raises Divergence; an exact one may stay, finite, where it is."""
+    _any(kernel)
+    if getattr(kernel, "bounds", None) is not None:
+        raise DoesNotApply("it keeps chains within bounds")
     start = torch.full((3, 2), 2.0, dtype=torch.float64)
     try:
         chain, _ = sample(_Cliff(), kernel, start, 400, generator=_seeded())
@@ -171,7 +193,9 @@ def divergence_is_loud(kernel: Guest) -> None:
         assert error.step > 0 and error.rows > 0, f"{error!r} does not say where"
         return
     assert bool(chain.isfinite().all()), "a chain came back that is not finite"
-    assert getattr(kernel, "exact", False), "a chain came back from a landscape that it must leave"
+    assert getattr(kernel, "weighs", getattr(kernel, "exact", False)), (
+        "a chain came back that had to leave the finite numbers"
+    )
 
 
 def moments_stay(
@@ -215,6 +239,8 @@ def conditional_stays(kernel: Guest) -> None:
         free = _normal(mean, covariance, CHAINS)
         start = torch.cat([torch.full((CHAINS, 1), 0.7, dtype=torch.float64), free], 1)
         energy = held + other if what == "sum" else held
+        if not _walks(kernel, energy):
+            continue
         moments_stay(energy, kernel, start, lambda x: _first_and_second(x[:, 1:]), _moments(mean, covariance))
 
 
@@ -231,6 +257,7 @@ def _tabulated(energy: Energy, low: float, high: float) -> tuple[Tensor, Tensor,
 def double_well_stays(kernel: Guest) -> None:
     """Chains begun in a double well stay in it: first, second and fourth moment, against quadrature."""
     _exact(kernel)
+    _any(kernel)
     energy = DoubleWell(2.0)
     grid, probability, start = _tabulated(energy, -3, 3)
 
@@ -243,19 +270,21 @@ def double_well_stays(kernel: Guest) -> None:
 def nan_is_rejected(kernel: Guest) -> None:
     """Where the energy is not a number nobody goes, and inside the rest chains stay in equilibrium."""
     _exact(kernel)
+    _any(kernel)
     grid, probability, start = _tabulated(_Wall(), -1, 1)
     moments_stay(_Wall(), kernel, start, torch.square, probability @ grid.square())
 
 
 def slope_alone(kernel: Guest) -> None:
-    """An exact kernel refuses a landscape that knows only its slope, with a TypeError; others walk it."""
+    """A kernel that compares energies (exact, or `weighs`) refuses what knows only its slope, with a TypeError; others walk it."""
+    weighs = getattr(kernel, "weighs", getattr(kernel, "exact", False))
     start = torch.ones(3, 2, dtype=torch.float64)
     try:
         chain, _ = sample(_Slope(), kernel, start, 3, generator=_seeded())
     except TypeError as error:
-        assert getattr(kernel, "exact", False), f"a slope should be enough: {error}"
+        assert weighs, f"a slope should be enough: {error}"
         return
-    assert not getattr(kernel, "exact", False), "an exact kernel walked a landscape without knowing its energy"
+    assert not weighs, "an exact kernel walked a landscape without knowing its energy"
     assert bool(chain.isfinite().all()), "a chain came back that is not finite"
 
 
@@ -263,7 +292,7 @@ def detailed_balance(kernel: Guest) -> None:
     """For two points p(x) q(x, y) a(x, y) = p(y) q(y, x) a(y, x), with q written out anew; also under `given`."""
     if not isinstance(kernel, MALA):
         raise DoesNotApply("its proposal is not known here")
-    whole = _landscape()
+    whole = _landscape(kernel)
     for energy, free in ((whole, slice(0, None)), (whole.given(MEAN, FIRST), slice(1, None))):
         points = energy.clamp(_normal(MEAN, COVARIANCE, 8))
         x, y = points[:4], points[4:]
@@ -277,6 +306,36 @@ def detailed_balance(kernel: Guest) -> None:
         same(flow(x, y), flow(y, x), "flow there and back")
 
 
+def leapfrog_is_reversible(kernel: Guest) -> None:
+    """Rolled on, turned and rolled again, a chain is where it was, with its momentum turned; also under `given`."""
+    if not hasattr(kernel, "roll"):
+        raise DoesNotApply("it rolls nowhere")
+    whole = _landscape(kernel)
+    for energy in (whole, whole.given(MEAN, FIRST)):
+        x = energy.clamp(_normal(MEAN, COVARIANCE, 6))
+        momentum = torch.randn(x.shape, generator=_seeded(3), dtype=x.dtype) * energy.free(x)
+        with torch.no_grad():
+            place, there = kernel.roll(energy, Rolling(kernel.init(energy, x), momentum))
+            back, turned = kernel.roll(energy, Rolling(place, -there))
+        assert bool((place.x != x).any()), "nothing moved"
+        same(back.x, x, "a roll there and back")
+        same(-turned, momentum, "the momentum there and back")
+
+
+def goes_on(kernel: Guest) -> None:
+    """Cut, kept and taken up by others, chains are where one run leads, bit for bit, with the same reports."""
+    energy, start = _landscape(kernel), _normal(MEAN, COVARIANCE, 4)
+    whole, info = sample(energy, kernel, start, 6, 2, generator=_seeded())
+    first, second = (Chains(energy, kernel, x, generator=_seeded(s)) for x, s in ((start, 0), (start + 1, 9)))
+    early, _ = first.run(2, 2)
+    second.load_state_dict(first.state_dict())
+    first.run(3)
+    late, reported = second.run(4, 2)
+    identical(torch.cat([early, late]), whole, "a chain in pieces")
+    for name in info:
+        identical(reported[name], info[name][1:], f"{name} of a chain in pieces")
+
+
 def generator_is_asked_for(kernel: Guest) -> None:
     """Without a generator a kernel either draws nothing, and is the same every time, or says clearly what it needs."""
     start, chains = _normal(MEAN, COVARIANCE, 5), []
@@ -284,7 +343,7 @@ def generator_is_asked_for(kernel: Guest) -> None:
         for seed in (1, 2):
             torch.manual_seed(seed)
             try:
-                chains.append(sample(_landscape(), kernel, start, 3)[0])
+                chains.append(sample(_landscape(kernel), kernel, start, 3)[0])
             except BadInput as error:
                 assert "generator" in str(error), f"{error} does not say that a generator is missing"
                 return
@@ -305,6 +364,8 @@ KERNEL_LAWS: dict[str, Callable[[Guest], None]] = {
     "NaN is rejected": nan_is_rejected,
     "slope alone": slope_alone,
     "detailed balance": detailed_balance,
+    "leapfrog reversible": leapfrog_is_reversible,
+    "goes on": goes_on,
     "generator asked for": generator_is_asked_for,
 }
 """The laws of a sampler kernel by name, each a function that raises AssertionError."""

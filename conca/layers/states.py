@@ -16,7 +16,19 @@ from torch import Tensor
 
 from conca.types import BadInput, S, State, path_of
 
-__all__ = ["batch_of", "leaves", "load", "put", "save", "size_in_bytes", "take", "tree_map", "where"]
+__all__ = [
+    "batch_of",
+    "leaves",
+    "load",
+    "load_named",
+    "put",
+    "save",
+    "save_named",
+    "size_in_bytes",
+    "take",
+    "tree_map",
+    "where",
+]
 
 
 def leaves(state: State) -> Iterator[Tensor]:
@@ -104,10 +116,15 @@ def save(state: State, path: str | Path) -> None:
     Raises:
         BadInput: if the name is that of a folder, or of nothing in a folder that is there.
     """
+    save_named(dict(_named(state)), path)
+
+
+def save_named(tensors: dict[str, Tensor], path: str | Path) -> None:
+    """Write tensors by name to `path` as safetensors; as `save` does."""
     shown, path = path, path_of(path).resolve()
     if path.is_dir() or not path.parent.is_dir():
         raise BadInput(f"{shown}: cannot be written; name a file in a folder that is there")
-    named = {name: leaf.detach().contiguous().clone() for name, leaf in _named(state)}
+    named = {name: leaf.detach().contiguous().clone() for name, leaf in tensors.items()}
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     os.close(handle)
     try:
@@ -127,16 +144,21 @@ def load(path: str | Path, like: S) -> S:
     Raises:
         BadInput: if the file is missing, broken, or of another mixer.
     """
-    try:
-        found = load_file(path_of(path))
-    except (OSError, SafetensorError) as error:
-        raise BadInput(f"{path}: not a readable state ({error})") from error
+    found = load_named(path)
     names = [name for name, _ in _named(like)]
     if set(names) != set(found):
         theirs, ours = (", ".join(sorted(some)) for some in (found, names))
         raise BadInput(f"{path}: holds a state of another mixer ({theirs}; expected {ours})")
     queue = iter(names)
     return tree_map(lambda leaf: found[next(queue)].to(leaf.device), like)
+
+
+def load_named(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a file by name. Raises BadInput if it is missing or broken."""
+    try:
+        return load_file(path_of(path))
+    except (OSError, SafetensorError) as error:
+        raise BadInput(f"{path}: not a readable state ({error})") from error
 
 
 def _named(state: State, prefix: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -8,8 +8,9 @@ from unittest import mock
 import torch
 from torch import nn
 
-from conca.energy import MALA, ULA, DoubleWell, Energy, Gaussian, Hopfield
+from conca.energy import HMC, MALA, ULA, DoubleWell, Energy, Gaussian, Hopfield
 from conca.energy.compose import Given, Sum
+from conca.energy.hmc import Rolling
 from conca.energy.langevin import Descent, Place, WeighedPlace
 
 
@@ -461,6 +462,24 @@ class FallsBack(ULA):
         return super().step(energy, state, generator or torch.default_generator)
 
 
+class EndsWithAWholeKick(HMC):
+    """The last half step of the momentum is a whole one."""
+
+    def roll(self, energy, start):
+        place, momentum = super().roll(energy, start)
+        return Rolling(place, momentum + self.size / 2 * place.score)
+
+
+class Tires(ULA):
+    """Steps grow shorter by a count that no state holds."""
+
+    taken = [0]
+
+    def step(self, energy, state, generator):
+        self.taken[0] += 1
+        return ULA(self.size / self.taken[0]).step(energy, state, generator)
+
+
 KERNEL_FAULTS = {
     "same generator, same chain": [GlobalNoise],
     "pure": [Remembers, InPlace],
@@ -475,6 +494,8 @@ KERNEL_FAULTS = {
     "NaN is rejected": [AcceptsNaN],
     "slope alone": [TakesAnySlope],
     "detailed balance": [Metropolis, WrongTemperature, CountsWhatIsClamped],
+    "leapfrog reversible": [EndsWithAWholeKick],
+    "goes on": [Tires],
     "generator asked for": [FallsBack],
 }
 """By law: kernel classes."""
