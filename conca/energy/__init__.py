@@ -13,20 +13,30 @@ tempering.py    chains at several temperatures that change places
 anneal.py       a walk over a path of landscapes
 gaussian.py     a bowl
 double_well.py  two valleys
+gaussian_mixture.py  many bowls at once
+rings.py        valleys that are curves
 hopfield.py     a memory whose valleys are what it stores
+network.py      a network as an energy; the check that its rows do not interact
+classifier.py   a classifier as an energy
+denoiser.py     a denoiser as a slope, or as an energy, at each noise level
 """
 
 from conca.energy.anneal import anneal
 from conca.energy.chain import Chains, Divergence, Kernel, sample
+from conca.energy.classifier import ClassifierEnergy
 from conca.energy.closed_form import ClosedForm
 from conca.energy.compose import mixture
+from conca.energy.denoiser import DenoiserEnergy, DenoiserScore
 from conca.energy.double_well import DoubleWell
 from conca.energy.energy import Energy, Score
 from conca.energy.gaussian import Gaussian
+from conca.energy.gaussian_mixture import GaussianMixture
 from conca.energy.gibbs import Gibbs, Redraws, gibbs
 from conca.energy.hmc import HMC, hmc
 from conca.energy.hopfield import Hopfield
 from conca.energy.langevin import MALA, ULA, Descent, descent, mala, ula
+from conca.energy.network import NetworkEnergy, rows_apart
+from conca.energy.rings import Rings
 from conca.energy.sgld import SGLD, sgld
 from conca.energy.tempering import Tempering, tempering
 
@@ -36,16 +46,22 @@ __all__ = [
     "SGLD",
     "ULA",
     "Chains",
+    "ClassifierEnergy",
     "ClosedForm",
+    "DenoiserEnergy",
+    "DenoiserScore",
     "Descent",
     "Divergence",
     "DoubleWell",
     "Energy",
     "Gaussian",
+    "GaussianMixture",
     "Gibbs",
     "Hopfield",
     "Kernel",
+    "NetworkEnergy",
     "Redraws",
+    "Rings",
     "Score",
     "Tempering",
     "anneal",
@@ -54,6 +70,7 @@ __all__ = [
     "hmc",
     "mala",
     "mixture",
+    "rows_apart",
     "sample",
     "sgld",
     "tempering",

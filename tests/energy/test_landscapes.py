@@ -1,4 +1,4 @@
-"""The Gaussian and the double well against values obtained by another route."""
+"""Landscapes of known density against values obtained by another route."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributions import MultivariateNormal
 
-from conca.energy import DoubleWell, Gaussian
+from conca.energy import DoubleWell, Gaussian, GaussianMixture, Rings, mixture
 from conca.types import BadInput
 
 
@@ -70,3 +70,55 @@ def test_a_double_well_has_its_barrier_and_valleys_in_every_coordinate():
     for height in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(BadInput, match="positive"):
             DoubleWell(height)
+
+
+@pytest.mark.parametrize(
+    "energy",
+    [
+        Rings((1.0, 2.0), 0.15),
+        GaussianMixture.eight(),
+        GaussianMixture(torch.tensor([[0.5, 0.0], [-1.0, 1.0]]), torch.tensor([0.3, 0.6]), torch.tensor([3.0, 1.0])),
+    ],
+    ids=["rings", "eight", "two"],
+)
+def test_normalised_landscapes_and_their_draws(energy):
+    side = torch.linspace(-4, 4, 801)
+    grid = torch.cartesian_prod(side, side)
+    density = (-energy(grid)).exp()
+    assert float(density.sum() * 0.01**2) == pytest.approx(1.0, abs=1e-6)
+    draws = energy.draw(20_000, torch.Generator().manual_seed(0))
+    for moment in (lambda x: x[:, 0], lambda x: x[:, 1].square(), lambda x: x.square().sum(1), lambda x: energy(x)):
+        expected, seen = float((moment(grid) * density).sum() * 0.01**2), moment(draws)
+        assert abs(seen.mean().item() - expected) < 5 * seen.std().item() / len(draws) ** 0.5
+
+
+def test_a_mixture_of_round_bowls_is_that_of_gaussians():
+    means, scales = torch.tensor([[0.0, 1.0], [2.0, -1.0]]), torch.tensor([0.5, 1.5])
+    parts = [Gaussian(mean, scale**2 * torch.eye(2)) for mean, scale in zip(means, scales)]
+    x = torch.randn(50, 2)
+    made, other = GaussianMixture(means, scales, torch.tensor([1.0, 3.0])), mixture(*parts, weights=[0.25, 0.75])
+    torch.testing.assert_close(made(x), other(x))
+    torch.testing.assert_close(made.score(x), other.score(x))
+
+
+def test_the_centre_of_rings_is_flat_and_no_nan():
+    x = torch.zeros(2, 2, requires_grad=True)
+    energy = Rings((1.0,), 0.3)
+    assert torch.equal(energy.score(x), torch.zeros(2, 2)) and energy(x).isfinite().all()
+    assert torch.autograd.grad(energy.score(x).sum(), x)[0].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda: Rings(()), "one positive radius or more"),
+        (lambda: Rings((1.0, -1.0)), "positive radius"),
+        (lambda: Rings((1.0,), 0.0), "positive width"),
+        (lambda: GaussianMixture(torch.zeros(0, 2)), "means are floating point"),
+        (lambda: GaussianMixture(torch.zeros(3, 2), 0.0), "a scale of each of the 3 parts"),
+        (lambda: GaussianMixture(torch.zeros(3, 2), 1.0, torch.tensor([1.0, 2.0])), "a weight of each of the 3 parts"),
+    ],
+)
+def test_landscapes_that_cannot_be(make, line):
+    with pytest.raises(BadInput, match=line):
+        make()
