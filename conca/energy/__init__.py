@@ -11,6 +11,10 @@ hmc.py          Hamiltonian Monte Carlo
 gibbs.py        coordinate by coordinate
 tempering.py    chains at several temperatures that change places
 anneal.py       a walk over a path of landscapes
+buffer.py       where chains of earlier updates ended
+losses.py       contrastive divergence, jem, noise contrast, margins
+score_matching.py  training by slopes, without chains
+recipes.py      settings by paper
 gaussian.py     a bowl
 double_well.py  two valleys
 gaussian_mixture.py  many bowls at once
@@ -22,6 +26,7 @@ denoiser.py     a denoiser as a slope, or as an energy, at each noise level
 """
 
 from conca.energy.anneal import anneal
+from conca.energy.buffer import ReplayBuffer
 from conca.energy.chain import Chains, Divergence, Kernel, sample
 from conca.energy.classifier import ClassifierEnergy
 from conca.energy.closed_form import ClosedForm
@@ -35,8 +40,11 @@ from conca.energy.gibbs import Gibbs, Redraws, gibbs
 from conca.energy.hmc import HMC, hmc
 from conca.energy.hopfield import Hopfield
 from conca.energy.langevin import MALA, ULA, Descent, descent, mala, ula
+from conca.energy.losses import contrastive_divergence, energy_margin, jem, margins, noise_contrastive
 from conca.energy.network import NetworkEnergy, rows_apart
+from conca.energy.recipes import Recipe, anatomy, igebm, improved_cd, jem_recipe, short_run
 from conca.energy.rings import Rings
+from conca.energy.score_matching import denoising_score_matching, sliced_score_matching
 from conca.energy.sgld import SGLD, sgld
 from conca.energy.tempering import Tempering, tempering
 
@@ -60,19 +68,33 @@ __all__ = [
     "Hopfield",
     "Kernel",
     "NetworkEnergy",
+    "Recipe",
     "Redraws",
+    "ReplayBuffer",
     "Rings",
     "Score",
     "Tempering",
+    "anatomy",
     "anneal",
+    "contrastive_divergence",
+    "denoising_score_matching",
     "descent",
+    "energy_margin",
     "gibbs",
     "hmc",
+    "igebm",
+    "improved_cd",
+    "jem",
+    "jem_recipe",
     "mala",
+    "margins",
     "mixture",
+    "noise_contrastive",
     "rows_apart",
     "sample",
     "sgld",
+    "short_run",
+    "sliced_score_matching",
     "tempering",
     "ula",
 ]

@@ -55,20 +55,26 @@ class Kernel(Protocol[E_contra, K]):
 
 
 class Divergence(ArithmeticError):
-    """A chain left the finite numbers.
+    """A chain, or a training, left the finite numbers or the limit that was set.
 
     Attributes:
-        step: the step at which it did, counted from 1.
-        energy: the largest |E| over the rows, one step before where that is known; NaN where only a slope is known.
+        step: of the chain, counted from 1; 0 in a loss.
+        energy: the largest |E| over the rows, in a chain one step before where that is known; NaN where only a slope is known.
         slope: the largest norm of the slope, likewise.
-        rows: how many chains did, of `batch`.
+        rows: how many rows did, of `batch`.
     """
 
-    def __init__(self, step: int, energy: float, slope: float, rows: int, batch: int) -> None:
-        super().__init__(step, energy, slope, rows, batch)  # all of them, so that it can be pickled
+    def __init__(self, step: int, energy: float, slope: float, rows: int, batch: int, training: bool = False) -> None:
+        super().__init__(step, energy, slope, rows, batch, training)  # all of them, so that it can be pickled
         self.step, self.energy, self.slope, self.rows, self.batch = step, energy, slope, rows, batch
+        self.training = training
 
     def __str__(self) -> str:
+        if self.training:
+            return (
+                f"the training diverged: {self.rows} of {self.batch} energies are not finite, or beyond the limit; |E| is up "
+                f"to {self.energy:.3g}. Take a lower rate, squares of the energies (l2), more steps of the chains, or spectral norm"
+            )
         return (
             f"{self.rows} of {self.batch} chains left the finite numbers at step {self.step}; one step before, "
             f"|E| was up to {self.energy:.3g} and the slope up to {self.slope:.3g}. "

@@ -273,7 +273,7 @@ def test_a_thousand_steps_hold_no_more_than_a_hundred(kernel):
         tracemalloc.stop()
         return peak
 
-    assert held(1000) < 1.2 * held(100) + 2000
+    assert held(1000) < held(100) + 8000  # less than a dozen of its places would take
 
 
 class Slope(Score):

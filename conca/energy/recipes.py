@@ -1,0 +1,251 @@
+"""Settings that train energies of images stably, each named after the paper that it is from; nothing hidden, all of it frozen.
+
+igebm           Du & Mordatch 2019: steep steps, little noise, a buffer that restarts, squares, spectral norm
+improved_cd     Du et al. 2021: longer steps, rarer restarts, a limit on |E|
+short_run       Nijkamp et al. 2019: a hundred steps from noise, each time
+anatomy         Nijkamp et al. 2020: persistent chains at temperature 1, for densities that can be looked at
+jem_recipe      Grathwohl et al. 2020: a classifier that is a density as well
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from conca.energy.buffer import ReplayBuffer, Start
+from conca.energy.chain import sample
+from conca.energy.energy import Energy
+from conca.energy.sgld import SGLD, sgld
+from conca.types import BadInput
+
+__all__ = ["Recipe", "anatomy", "igebm", "improved_cd", "jem_recipe", "short_run"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an energy is trained; `dataclasses.replace(recipe, lr=...)` changes one thing.
+
+    >>> import torch
+    >>> from conca.energy import NetworkEnergy, contrastive_divergence
+    >>> draw = torch.Generator().manual_seed(0)
+    >>> recipe = short_run()
+    >>> energy = NetworkEnergy(torch.nn.Linear(4, 1), (4,))
+    >>> optimizer = recipe.optimizer(energy.parameters())
+    >>> x = recipe.noised(torch.rand(8, 4), draw)
+    >>> loss = contrastive_divergence(energy, x, recipe.negatives(energy, 8, generator=draw), l2=recipe.l2)
+    >>> loss.backward(); optimizer.step()
+
+    Attributes:
+        kernel, steps: of the chains.
+        size, restart: of the buffer; size 0: none, chains begin at noise.
+        low, high: noise that chains begin at is uniform between these; data lie there, too.
+        noise: standard deviation of what is added to data.
+        l2: weight of the squared energies.
+        limit: of |E|, beyond which training is given up as diverged.
+        lr, betas: of Adam.
+        batch: of data, and of chains.
+        spectral: whether every layer wants a spectral norm.
+        source: the paper.
+        differs: what is not as in the paper, and why; empty where nothing is.
+    """
+
+    kernel: SGLD
+    steps: int
+    size: int
+    restart: float
+    low: float
+    high: float
+    noise: float
+    l2: float
+    limit: float
+    lr: float
+    betas: tuple[float, float]
+    batch: int
+    spectral: bool
+    source: str
+    differs: str
+
+    def start(self, shape: tuple[int, ...]) -> Start:
+        """Uniform noise of points of this shape: what a `ReplayBuffer` begins with."""
+
+        def fresh(n: int, generator: torch.Generator) -> Tensor:
+            return self.low + (self.high - self.low) * torch.rand(n, *shape, generator=generator)
+
+        return fresh
+
+    def buffer(self, shape: tuple[int, ...], *, n_classes: int = 0, generator: torch.Generator) -> ReplayBuffer | None:
+        """A buffer of this size for points of this shape; None where the recipe has none."""
+        if not self.size:
+            return None
+        return ReplayBuffer(
+            self.size, self.start(shape), restart=self.restart, n_classes=n_classes, generator=generator
+        )
+
+    def noised(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Data with noise, (B, ...)."""
+        if not self.noise:
+            return x
+        return x + self.noise * torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+
+    def negatives(
+        self,
+        energy: Energy,
+        n: int,
+        buffer: ReplayBuffer | None = None,
+        *,
+        y: Tensor | None = None,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """Where `n` chains end, (n, *energy.shape): begun in the buffer and written back, or begun at noise.
+
+        Args:
+            energy: under conditions, if it has any.
+            n: how many.
+            buffer: `recipe.buffer(...)`; needed where the recipe has one.
+            y: classes, for a buffer with parts.
+            generator: of the noise of the chains.
+
+        Raises:
+            Divergence: where a chain leaves the finite numbers; nothing is written back then.
+            BadInput: without a buffer where the recipe has one, or where the energy does not say its shape.
+        """
+        if buffer is None:
+            if self.size:
+                raise BadInput(
+                    "this recipe goes on from a buffer: pass buffer=recipe.buffer(energy.shape, generator=...)"
+                )
+            if energy.shape is None:
+                raise BadInput("the energy does not say the shape of a point; set energy.shape")
+            like = next((p for p in energy.parameters()), torch.empty(0))
+            x = self.start(energy.shape)(n, generator).to(like)
+            return sample(energy, self.kernel, x, self.steps, self.steps, generator=generator)[0][-1]
+        x, index = buffer.draw(n, y)
+        there = sample(energy, self.kernel, x, self.steps, self.steps, generator=generator)[0][-1]
+        buffer.put(index, there)
+        return there
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Adam:
+        """Adam as the recipe has it."""
+        return torch.optim.Adam(parameters, lr=self.lr, betas=self.betas)
+
+    def normed(self, net: nn.Module) -> nn.Module:
+        """The network with a spectral norm on every linear map and convolution, where the recipe wants it; changed in place."""
+        for module in list(net.modules()) if self.spectral else ():
+            if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+                spectral_norm(module)
+        return net
+
+
+def igebm() -> Recipe:
+    """Du & Mordatch 2019, "Implicit Generation and Modeling with Energy Based Models" (as for CIFAR-10)."""
+    return Recipe(
+        kernel=sgld(10.0, 0.005, clip=0.01, bounds=(0.0, 1.0), noise_first=True),
+        steps=60,
+        size=10_000,
+        restart=0.05,
+        low=0.0,
+        high=1.0,
+        noise=0.0,
+        l2=1.0,
+        limit=1e8,
+        lr=3e-4,
+        betas=(0.0, 0.999),
+        batch=128,
+        spectral=True,
+        source="Du & Mordatch 2019",
+        differs="places go back where they were drawn and are kept as real numbers; the paper appends them, as bytes",
+    )
+
+
+def improved_cd() -> Recipe:
+    """Du et al. 2021, "Improved Contrastive Divergence Training of Energy Based Models", without its two further terms."""
+    return Recipe(
+        kernel=sgld(100.0, 0.001, clip=0.01, bounds=(0.0, 1.0)),
+        steps=40,
+        size=10_000,
+        restart=0.001,
+        low=0.0,
+        high=1.0,
+        noise=0.0,
+        l2=1.0,
+        limit=10.0,
+        lr=2e-4,
+        betas=(0.0, 0.999),
+        batch=128,
+        spectral=True,
+        source="Du et al. 2021",
+        differs="slopes are clipped and a spectral norm is taken, without which |E| passes the paper's own limit, 10; its terms "
+        "for the last step and the entropy of the chains are left out",
+    )
+
+
+def short_run() -> Recipe:
+    """Nijkamp et al. 2019, "Learning Non-Convergent Non-Persistent Short-Run MCMC Toward Energy-Based Model"."""
+    return Recipe(
+        kernel=sgld(1.0, 0.01),
+        steps=100,
+        size=0,
+        restart=1.0,
+        low=-1.0,
+        high=1.0,
+        noise=0.03,
+        l2=0.0,
+        limit=1e8,
+        lr=1e-4,
+        betas=(0.9, 0.999),
+        batch=64,
+        spectral=False,
+        source="Nijkamp et al. 2019",
+        differs="",
+    )
+
+
+def anatomy(spread: float = 0.125) -> Recipe:
+    """Nijkamp et al. 2020, "On the Anatomy of MCMC-Based Maximum Likelihood Learning", convergent learning in the plane.
+
+    The paper steps by spread^2 / 2 on its energy U = f / (spread^2 / 2) with noise of deviation spread: Langevin at
+    temperature 1. Here the network is U itself, so that exp(-E) is the density that is learnt.
+    """
+    return Recipe(
+        kernel=sgld(spread**2 / 2, spread),
+        steps=100,
+        size=10_000,
+        restart=0.0,
+        low=-4.0,
+        high=4.0,
+        noise=0.0,
+        l2=0.0,
+        limit=1e8,
+        lr=1e-3,
+        betas=(0.9, 0.999),
+        batch=100,
+        spectral=False,
+        source="Nijkamp et al. 2020",
+        differs="100 steps an update in place of 500, which chains that go on make up for; Adam at 1e-3 in place of SGD at "
+        "0.1, whose rate belongs to f = spread^2 / 2 U",
+    )
+
+
+def jem_recipe() -> Recipe:
+    """Grathwohl et al. 2020, "Your Classifier is Secretly an Energy Based Model": use it with `jem`."""
+    return Recipe(
+        kernel=sgld(1.0, 0.01),
+        steps=20,
+        size=10_000,
+        restart=0.05,
+        low=-1.0,
+        high=1.0,
+        noise=0.03,
+        l2=0.0,
+        limit=1e8,
+        lr=1e-4,
+        betas=(0.9, 0.999),
+        batch=64,
+        spectral=False,
+        source="Grathwohl et al. 2020",
+        differs="",
+    )
