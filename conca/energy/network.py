@@ -109,9 +109,7 @@ def rows_apart(net: nn.Module, shape: tuple[int, ...], *, training: bool = True)
     device = next((p.device for p in net.parameters()), torch.device("cpu"))
     x, others = (torch.randn(ROWS, *shape, generator=draw).to(device, dtype) for _ in range(2))
     others[0] = x[0]
-    with torch.no_grad(), undisturbed(net, x):
-        net.train(training)
-        seen = [_watched(net, batch) for batch in (x, others)]
+    seen = [_watched(net, batch, training) for batch in (x, others)]
     for (name, kind, given, said), (_, _, given_too, said_too) in zip(*seen):
         if _alike(given, given_too) and not _alike(said, said_too):
             where = f"'{name}', a {kind}" if name else f"the network, a {kind}, outside of its modules"
@@ -121,7 +119,7 @@ def rows_apart(net: nn.Module, shape: tuple[int, ...], *, training: bool = True)
 Seen = tuple[str, str, Tensor | None, Tensor | None]
 
 
-def _watched(net: nn.Module, x: Tensor) -> list[Seen]:
+def _watched(net: nn.Module, x: Tensor, training: bool) -> list[Seen]:
     """Module by module, as they end: name, kind, and the first row of what it read and said."""
     seen: list[Seen] = []
 
@@ -132,7 +130,8 @@ def _watched(net: nn.Module, x: Tensor) -> list[Seen]:
 
         return hook
 
-    with _hooked(net, watch):
+    with torch.no_grad(), undisturbed(net, x), _hooked(net, watch):
+        net.train(training)
         torch.manual_seed(0)
         net(x)
     return seen

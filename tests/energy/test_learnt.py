@@ -68,7 +68,7 @@ def test_the_module_in_which_rows_interact_is_named(net, named):
         nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.LayerNorm(8), nn.Linear(8, 1)),
         nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 4, 2), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(8, 1)),
         nn.Sequential(nn.Unflatten(1, (1, 3)), nn.InstanceNorm1d(1), nn.Flatten(), nn.Linear(3, 1)),
-        nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(3, 1))),
+        nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(3, 5)), nn.Linear(5, 1)),
     ],
     ids=str,
 )
