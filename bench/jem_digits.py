@@ -199,8 +199,8 @@ def write(found: dict[str, list[dict[str, Any]]], failed: dict[str, list[dict[st
         )
         rows.append([f"made to fail: {name}", when, spread([run["accuracy"] for run in runs], 4)])
     notes = (
-        f"Mean and standard deviation over {len(found['JEM'])} seeds, {updates} updates of 64 digits each; the test part is not looked at before."
-        " 'calibration' is the expected calibration error of 15 bins, lower is better. AUROC, AUPR and FPR95 take what is strange "
+        f"Mean and standard deviation over {len(found['JEM'])} seeds, {updates} updates of 64; the test part is not looked at before."
+        " 'calibration' is the expected calibration error of 15 bins, lower is better. AUROC, AUPR and FPR95 take the strange "
         "for positive; the score is the energy, -logsumexp of the logits, or max-softmax, higher is stranger. Attacks in a ball around "
         "each digit, pixels from -1 to 1. In the last rows the first column says how many trainings raised Divergence (|E| above 1,000, "
         "or not finite), the second the accuracy of the best network before it; all but the first change one thing of it. "

@@ -44,6 +44,7 @@ WORDS = {
     "forecast": ("forecasts", "forecasts"),
     "classify": ("classifiers", "classifies"),
     "text": ("language models", "writes text"),
+    "rows": ("forecasts and classifiers", "writes text"),
 }
 
 

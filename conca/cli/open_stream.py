@@ -46,11 +46,13 @@ class Opened:
     wanted: str = "a header and rows of CSV"
 
 
-def forecasts(run: Path, future: Path | None) -> Opened:
-    """A run that forecasts. Raises BadInput if it cannot be read, or the future cannot."""
+def forecasts(run: Path, future: Path | None, quantile: float | None = None) -> Opened:
+    """A run that forecasts, or, with a quantile, says how strange rows are. Raises BadInput if it cannot be read, or the future cannot."""
     from conca.infer.session import Session
     from conca.infer.stream import Stream
 
+    if quantile is not None:
+        return novelties(run, quantile)
     session = Session(forecaster(run), future)
 
     def begin(first: First, resumed: bool) -> tuple[Answers, bytes]:
@@ -61,10 +63,33 @@ def forecasts(run: Path, future: Path | None) -> Opened:
     return Opened(session, begin, notices, session.fitted.schema.time is None)
 
 
+def novelties(run: Path, quantile: float) -> Opened:
+    """A run that says how strange rows are. Raises BadInput if it cannot be read, or nothing was held out."""
+    from conca.estimators.novelty import held_out_rows
+    from conca.infer.novelty_stream import NoveltySession, NoveltyStream
+
+    model = forecaster(run)
+    session = NoveltySession(model, held_out_rows(model.run_), quantile)
+
+    def begin(first: First, resumed: bool) -> tuple[Answers, bytes]:
+        line, rest = first()
+        return NoveltyStream(session, line, "stdin", resumed=resumed), rest
+
+    return Opened(session, begin, (), session.fitted.schema.time is None)
+
+
 def labels(
-    run: Path, *, series: str | None, probabilities: bool, raw: str | None, every: int | None, rate: int | None
+    run: Path,
+    *,
+    series: str | None,
+    probabilities: bool,
+    raw: str | None,
+    every: int | None,
+    rate: int | None,
+    quantile: float | None = None,
 ) -> Opened:
     """A run that classifies. Raises BadInput if it cannot be read, or has no answer before the end of a sequence."""
+    from conca.estimators.novelty import held_out_sequences
     from conca.infer.label_session import LabelSession
     from conca.infer.label_stream import LabelStream, SampleStream
     from conca.infer.lines import read_header
@@ -78,19 +103,23 @@ def labels(
         raise BadInput(
             f"{run}: reads steps in the order '{model.reading_['order']}', and a stream has them as they come; fit without --order"
         )
+    novelty = None if quantile is None else (held_out_sequences(model.run_), quantile)
     session = LabelSession(model.network_at(rate), model.classes_.tolist(), symbols=model.symbols_)
     known = rate or model.rate_
 
     def begin(first: First, resumed: bool) -> tuple[Answers, bytes]:
         if raw is not None:
             size = every or (max(1, int(known) // SHARE) if known else EVERY)
-            return SampleStream(session, size, every=probabilities), b""
+            return SampleStream(session, size, every=probabilities, novelty=novelty), b""
         line, rest = first()
         usual, channels, names = model.reading_.get("series"), model.channels_, read_header(line, "stdin").names
         column = usual if series is None and usual in names else series
         if (time := model.reading_.get("time")) in names:
             notices.append(f"rows of a sequence are taken in the order in which they come; '{time}' is not read")
-        return LabelStream(session, line, "stdin", channels=channels, series=column, every=probabilities), rest
+        stream = LabelStream(
+            session, line, "stdin", channels=channels, series=column, every=probabilities, novelty=novelty
+        )
+        return stream, rest
 
     notices = [line for line in (model.about_rate(rate),) if line]
     if not session.network.bounded:

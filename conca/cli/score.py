@@ -9,9 +9,11 @@ from typer import Argument, Option
 
 from conca.cli.kind import Label, Rate, Series, Time, check_options, forecaster, kind_of
 from conca.cli.language import Quantize, Revision, Save, Tokenizer
+from conca.cli.novelty import Alarm, write_rows
 from conca.cli.predict_labels import scores_of
 from conca.cli.score_text import score_text
 from conca.cli.screen import frame, notice
+from conca.types import BadInput
 
 __all__ = ["score"]
 
@@ -38,11 +40,17 @@ def score(
     tokens: Annotated[
         Path | None, Option(metavar="FILE", help="Text: write the log-likelihood of every token to this CSV.")
     ] = None,
+    rows: Annotated[
+        bool,
+        Option("--rows", help="Forecasts, labels: how strange each row or sequence is, one line for each, as CSV."),
+    ] = False,
+    out: Annotated[Path | None, Option(metavar="FILE", help="CSV file that --rows writes; default: stdout.")] = None,
+    quantile: Alarm = None,
     quantize: Quantize = None,
     save: Save = None,
     tokenizer: Tokenizer = None,
     revision: Revision = None,
-    force: Annotated[bool, Option("--force", help="Replace the file of --tokens if it exists.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace the file of --tokens or --out if it exists.")] = False,
     quiet: Annotated[bool, Option("-q", "--quiet", help="No notices.")] = False,
 ) -> None:
     """Judge a run on data that it did not learn from.
@@ -53,6 +61,10 @@ def score(
 
     Of a classifier, accuracy and macro F1 (the mean over the classes), higher is better, and log loss, lower is better, beside
     the most frequent class. Data with an official test part are judged on that part, others as a whole.
+
+    --rows says of each row how strange it is, higher is stranger: novelty is minus the log-likelihood (nats) of its targets under the
+    forecast from the row before, or, of sequences, the energy of the classifier; rank is the share of what was held out at the fit
+    that scored lower, and alarm is 1 from --quantile on. Of a table without a row held out nothing can be said.
 
     Of a language model, bits per byte and perplexity of a text of any length, lower is better. --quantize int8 judges the
     narrowed weights beside those that are stored, one after the other (with --save, the narrowed ones alone).
@@ -68,9 +80,15 @@ def score(
     kind = kind_of(run)
     if kind == "text":
         check_options(run, of="classify", **reading)
+        check_options(run, of="rows", rows=rows, out=out, quantile=quantile)
         frame(score_text(str(run), data, force=force, quiet=quiet, **own))
         return
     check_options(run, of="text", **own)
+    if rows:
+        write_rows(run, data, kind, out, quantile, force=force, quiet=quiet, **reading)
+        return
+    if out is not None or quantile is not None:
+        raise BadInput("--out and --quantile belong to --rows; give it, too, or leave them out")
     if kind == "classify":
         scores, notices = scores_of(run, data, **reading)
     else:

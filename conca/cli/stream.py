@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit, Option
 
 from conca.cli.kind import check_options, is_classifier
+from conca.cli.novelty import Alarm
 from conca.cli.open_stream import Answers, Opened, forecasts, labels
 from conca.cli.screen import notice
 from conca.cli.signals import Signals
@@ -65,6 +66,10 @@ def stream(
         int | None,
         Option(metavar="N", help="Labels: samples a second of the sound that comes, if not that of the fit."),
     ] = None,
+    novelty: Annotated[
+        bool, Option("--novelty", help="Say how strange each row is, instead of forecasts or labels.")
+    ] = False,
+    quantile: Alarm = None,
     verbose: Annotated[bool, Option("-v", "--verbose", help="Say how many rows a second, and what is held.")] = False,
     quiet: Annotated[bool, Option("-q", "--quiet", help="No notices; rows that are refused are still told.")] = False,
 ) -> None:
@@ -79,6 +84,10 @@ def stream(
     Labels have the columns step, label and probability: what the run says of the sequence so far. All rows are one sequence,
     unless a column tells them apart (--series).
 
+    --novelty answers each row by novelty (minus the log-likelihood, in nats, of its targets under the forecast from the row before; of
+    labels, the energy of the classifier so far), rank (the share of what was held out at the fit that scored lower) and alarm (1 from
+    --quantile on): the numbers of `conca score --rows`. The first row of a series has none.
+
     With --state, what was read is written to the file every second, at the end, and on Ctrl-C or SIGTERM; the same command on the
     same rows then goes on where it ended: rows that were read are passed over. Rows written after the state was are written once
     more. Where the table has no times, that cannot be known: give the new rows alone. Appended to a file (>>), the header is not
@@ -90,12 +99,20 @@ def stream(
         raise BadInput("stdout is closed; nothing can be written")
     own: dict[str, Any] = {"series": series, "probabilities": probabilities, "raw": raw, "every": every, "rate": rate}
     labelling = is_classifier(run)
+    if quantile is not None and not novelty:
+        raise BadInput("--quantile belongs to --novelty; give it, too, or leave it out")
+    if novelty and (probabilities or future is not None):
+        raise BadInput(
+            f"{'--probabilities' if probabilities else '--future'} and --novelty are two answers; leave one out"
+        )
+    strange = (0.99 if quantile is None else quantile) if novelty else None
     if labelling:
         check_options(run, of="forecast", future=future)
     else:
         check_options(run, of="classify", **own)
     with nullcontext() if state is None else sole(state):
-        run_stream(labels(run, **own) if labelling else forecasts(run, future), state, verbose, quiet)
+        opened = labels(run, quantile=strange, **own) if labelling else forecasts(run, future, strange)
+        run_stream(opened, state, verbose, quiet)
 
 
 def run_stream(opened: Opened, state: Path | None, verbose: bool, quiet: bool) -> None:

@@ -21,7 +21,7 @@ from conca.energy.draws import positive, whole
 from conca.energy.network import value_of
 from conca.types import BadInput, nearest
 
-__all__ = ["energy_score", "fit_temperature", "max_logit_score", "max_softmax_score", "novelty", "score_by"]
+__all__ = ["By", "energy_score", "fit_temperature", "max_logit_score", "max_softmax_score", "novelty", "score_by"]
 
 By = Literal["energy", "max_softmax", "max_logit"]
 

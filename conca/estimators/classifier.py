@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from conca.data.labelled import Labelled
 from conca.data.labelled_source import read_labelled
 from conca.data.split_labels import encode_labels
+from conca.energy.novelty import By, score_by
 from conca.estimators.arguments import check_switches, folder_of
 from conca.estimators.classify_config import ClassifyConfig
 from conca.estimators.fitting_sequences import check_channels, check_reading, in_order, settled
@@ -27,7 +28,7 @@ from conca.estimators.label_runs import Features, LabelRun, read_label_run, writ
 from conca.estimators.labels import Labels
 from conca.estimators.sequences import labels_of, sequences_of, stored
 from conca.estimators.workplace import label_stamp, workplace
-from conca.infer.labelling import probabilities
+from conca.infer.labelling import logits_of, probabilities
 from conca.models.classify import ClassifyNetwork, rescaled
 from conca.models.run import check_free, new_folder
 from conca.train.ranks import first
@@ -95,6 +96,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.dropout, self.epochs, self.max_minutes, self.batch_size = dropout, epochs, max_minutes, batch_size
         self.lr, self.weight_decay, self.smoothing, self.patience = lr, weight_decay, smoothing, patience
         self.axes, self.random_state, self.devices, self.precision = axes, random_state, devices, precision
+
+    @property
+    def run_(self) -> LabelRun:
+        """All that the fit ended with. Raises NotFittedError before `fit`."""
+        check_is_fitted(self)
+        return self._run
 
     @property
     def config(self) -> ClassifyConfig:
@@ -294,6 +301,21 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The most probable class (n,) of each sequence; X as in `fit`. Raises as `predict_proba` does."""
         best = self.predict_proba(X).argmax(1)
         found: NDArray[Any] = self.classes_[best]
+        return found
+
+    def novelty(self, X: Any, *, by: By = "energy", temperature: float = 1.0) -> NDArray[np.float64]:
+        """How strange each sequence is, (n,), by its logits: higher is stranger; X as in `fit`.
+
+        Args:
+            by: "energy" (-logsumexp of the logits), "max_softmax" or "max_logit", see `conca.energy.novelty`.
+            temperature: of the energy.
+
+        Raises:
+            BadInput: as `predict_proba` does, and for another score.
+        """
+        score, data = score_by(by, temperature), self.read(X)
+        logits = torch.from_numpy(logits_of(self.network_at(data.rate), data)[:, -1]).double()
+        found: NDArray[np.float64] = score(logits).numpy()
         return found
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:

@@ -21,6 +21,7 @@ from conca.estimators.config import ForecastConfig
 from conca.estimators.evaluation import Evaluation
 from conca.estimators.fitting import fit_run, judged, trial_of, unseen, verdict
 from conca.estimators.holdout import HoldOut
+from conca.estimators.novelty import novelty_frame
 from conca.estimators.runs import Run, read_run, write_run
 from conca.estimators.scores import Trial, score_table
 from conca.estimators.training import learn
@@ -28,6 +29,7 @@ from conca.estimators.workplace import stamp, workplace
 from conca.infer.fitted import Fitted
 from conca.infer.forecast import forecast
 from conca.infer.frame import check_names, long_frame
+from conca.infer.novelty import QUANTILE
 from conca.models.forecast import ForecastNetwork
 from conca.models.run import check_free, new_folder
 from conca.train.ranks import first
@@ -362,6 +364,17 @@ class Forecaster:
         self.notices_ += [line for line, count in lines.items() if count]
         self.notices_ += [judged(fitted.schema, panel.series, new.cutoffs, config.horizon), *verdict(table)]
         return table
+
+    def novelty(self, data: Source, *, quantile: float = QUANTILE) -> pd.DataFrame:
+        """How strange each row is: -log of the density of its targets under the forecast from the row before; higher is stranger.
+
+        Returns a line for each row: series, time (or `row`), `novelty` (nats; NaN for the first row of a series and without a
+        target), `rank` (share of the rows held out at the fit that scored lower), `alarm` (1 where that is `quantile` or more).
+        Raises BadInput as `predict` does, and where nothing was held out, or too little for the quantile.
+        """
+        run = self.run_
+        result: pd.DataFrame = as_given(novelty_frame(run, *self._encoded(data), quantile), data)
+        return result
 
     def save(self, folder: str | Path, *, force: bool = False) -> None:
         """Write a run folder, whole or not at all.

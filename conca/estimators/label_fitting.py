@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from conca.data.labelled import Labelled, counted, origin
 from conca.data.split_labels import encode_labels, stratified
+from conca.energy.novelty import energy_score
 from conca.estimators.classify_config import ClassifyConfig
 from conca.estimators.label_scores import MODEL, score_labels
 from conca.estimators.labels import Labels
 from conca.estimators.neighbour import affordable, nearest_neighbour
 from conca.estimators.training import trainer
-from conca.infer.labelling import probabilities
+from conca.infer.labelling import logits_of
 from conca.models.classify import ClassifyNetwork, ClassifyNetworkConfig
 from conca.train.recipe import Recipe
 from conca.train.seeds import seeded
@@ -216,9 +217,11 @@ def judge(
     near     (n,) the answers of the nearest neighbour, where they are known
     """
     shares = 1 if network.config.bidirectional else SHARES
-    found = probabilities(network, test, shares=shares)
+    logits = logits_of(network, test, shares=shares)
+    found = torch.from_numpy(logits).softmax(-1).numpy()
+    energy = energy_score(torch.from_numpy(logits[:, -1]).double()).numpy()
     early = None if shares == 1 else found.argmax(-1).T
-    evaluation = Labels.of([str(c) for c in classes], truth, found[:, -1], test.lengths, early)
+    evaluation = Labels.of([str(c) for c in classes], truth, found[:, -1], test.lengths, early, energy)
     return score_labels(truth, found[:, -1], counts, near), evaluation
 
 

@@ -37,6 +37,7 @@ class Labels:
     probability  (n, K) of each class, float32
     lengths      (n,) steps
     early        (F, n) the class answered after reading so many shares; None where the whole sequence must be read first
+    energy       (n,) -logsumexp of the logits; None in runs of programs that did not keep it
     """
 
     classes: tuple[str, ...]
@@ -44,6 +45,7 @@ class Labels:
     probability: NDArray[np.float32]
     lengths: Integers
     early: Integers | None = None
+    energy: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         """How many sequences."""
@@ -62,6 +64,7 @@ class Labels:
         probability: NDArray[Any],
         lengths: NDArray[Any],
         early: NDArray[Any] | None = None,
+        energy: NDArray[Any] | None = None,
     ) -> Self | None:
         """From answers on all sequences, of which so many are kept; None if there are none."""
         total = len(truth)
@@ -74,11 +77,12 @@ class Labels:
             probability=np.asarray(probability, dtype=np.float32)[kept],
             lengths=np.asarray(lengths, dtype=np.int64)[kept],
             early=None if early is None else np.asarray(early, dtype=np.int64)[:, kept],
+            energy=None if energy is None else np.asarray(energy, dtype=np.float64)[kept],
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """The arrays by name, for safetensors; `early` only where there is one."""
-        arrays = {"truth": self.truth, "probability": self.probability, "lengths": self.lengths, "early": self.early}
+        """The arrays by name, for safetensors; `early` and `energy` only where there are."""
+        arrays = {name: getattr(self, name) for name in ("truth", "probability", "lengths", "early", "energy")}
         return {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items() if a is not None}
 
     @classmethod
@@ -86,6 +90,7 @@ class Labels:
         """The inverse of `tensors`. Raises BadInput if something lacks or does not fit."""
         kinds = {"truth": torch.int64, "probability": torch.float32, "lengths": torch.int64}
         kinds |= {"early": torch.int64} if "early" in found else {}
+        kinds |= {"energy": torch.float64} if "energy" in found else {}
         if any(name not in found or found[name].dtype != kind for name, kind in kinds.items()):
             raise BadInput("the answers kept in the run are not whole; the run is damaged")
         arrays: dict[str, Any] = {name: found[name].numpy() for name in kinds}
@@ -104,6 +109,8 @@ class Labels:
             if self.early.shape != (SHARES, n):
                 return False
             answers.append(self.early)
+        if self.energy is not None and (self.energy.shape != (n,) or not np.isfinite(self.energy).all()):
+            return False
         known = all(a.min() >= 0 and a.max() < k for a in answers)
         shares = bool(np.isfinite(self.probability).all()) and bool((self.probability >= 0).all())
         return known and shares and bool((abs(self.probability.sum(1) - 1) < OFF).all()) and int(self.lengths.min()) > 0

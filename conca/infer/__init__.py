@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from conca.infer.decoder import Decoder
     from conca.infer.label_session import LabelSession
+    from conca.infer.novelty_stream import NoveltySession
     from conca.infer.session import Session, push
 
-__all__ = ["Decoder", "LabelSession", "Session", "push"]
+__all__ = ["Decoder", "LabelSession", "NoveltySession", "Session", "push"]
 
-_WHERE = {"Decoder": "decoder", "LabelSession": "label_session", "Session": "session", "push": "session"}
+_WHERE = {
+    "Decoder": "decoder",
+    "LabelSession": "label_session",
+    "NoveltySession": "novelty_stream",
+    "Session": "session",
+    "push": "session",
+}
 
 
 def __getattr__(name: str) -> Any:

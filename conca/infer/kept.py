@@ -13,7 +13,7 @@ from torch import Tensor
 
 from conca.data.encoding import Carry
 from conca.infer.fitted import Fitted
-from conca.infer.memory import Memories, Memory, fresh, joined, parted
+from conca.infer.memory import Last, Memories, Memory, fresh, joined, parted
 from conca.infer.sealed import fingerprint, read_sealed, write_sealed
 from conca.layers.states import leaves, tree_map
 
@@ -52,6 +52,11 @@ def packed(memories: Sequence[Memory]) -> dict[str, Tensor]:
         "lengths": torch.tensor([len(carry.anchor) for carry in carries], dtype=torch.int64),
         "numeric": torch.from_numpy(np.stack([carry.numeric for carry in carries]) if carries else nothing),
     }
+    lasts = [(place, memory.last) for place, memory in enumerate(memories) if memory.last is not None]
+    if lasts:
+        tensors["last.series"] = torch.tensor([place for place, _ in lasts], dtype=torch.int64)
+        tensors["last.hidden"] = torch.from_numpy(np.stack([last.hidden for _, last in lasts]))
+        tensors["last.anchor"] = torch.from_numpy(np.stack([last.anchor for _, last in lasts]))
     for number, (places, which, state) in enumerate(together(memories)):
         tensors[f"state.{number}.series"] = torch.tensor(places, dtype=torch.int64)
         tensors[f"state.{number}.which"] = torch.tensor(which, dtype=torch.int64)
@@ -86,6 +91,10 @@ def unpacked(tensors: Mapping[str, Tensor], names: Sequence[tuple[str, ...]], fi
         places = zip(tensors[f"{part}.series"].tolist(), tensors[f"{part}.which"].tolist())
         for row, (place, which) in enumerate(places):
             states[place][which] = parted(state, row)
+    lasts = {}
+    if "last.series" in tensors:
+        parts = (tensors["last.hidden"].numpy().copy(), tensors["last.anchor"].numpy().copy())
+        lasts = {place: Last(*both) for place, both in zip(tensors["last.series"].tolist(), zip(*parts))}
     past = tensors["past"].numpy()
     ends = np.cumsum(tensors["lengths"].numpy())
     result = {}
@@ -94,5 +103,5 @@ def unpacked(tensors: Mapping[str, Tensor], names: Sequence[tuple[str, ...]], fi
         anchor = past[end - int(tensors["lengths"][place]) : end].copy()
         carry = Carry(anchor, tensors["numeric"][place].numpy().copy(), int(tensors["times"][place]))
         own = tuple(states[place][which] for which in range(len(states[place])))
-        result[name] = Memory(name, int(tensors["rows"][place]), carry, own)
+        result[name] = Memory(name, int(tensors["rows"][place]), carry, own, lasts.get(place))
     return result

@@ -78,6 +78,10 @@ class LabelSession:
 
     def last(self, rows: Sequence[Row] | NDArray[Any], key: Hashable = None) -> Floats:
         """As `read`, the probabilities after the last of at least one step alone (K,)."""
+        return self.answer(self.last_logits(rows, key))
+
+    def last_logits(self, rows: Sequence[Row] | NDArray[Any], key: Hashable = None) -> Floats:
+        """As `last`, the logits (K,)."""
         found = self.rows_of(rows)
         if not len(found):
             raise BadInput("there is no answer to no step; give at least one")
@@ -85,7 +89,7 @@ class LabelSession:
         with torch.inference_mode(), few_threads(self.network):
             logits, state = self.network.read(self.tensor(found)[None], one.state)
         self.memories = {**self.memories, key: Heard(one.steps + len(found), state)}
-        return probabilities(logits[0])
+        return np.asarray(logits[0].double().numpy())
 
     def push(self, keys: Sequence[Hashable], rows: NDArray[Any]) -> Floats:
         """Read N rows of any sequences, in the order in which they came; sequences are read side by side.
@@ -97,6 +101,10 @@ class LabelSession:
         Returns:
             Probabilities (N, K) after each row.
         """
+        return self.answer(self.push_logits(keys, rows))
+
+    def push_logits(self, keys: Sequence[Hashable], rows: NDArray[Any]) -> Floats:
+        """As `push`, the logits (N, K) after each row."""
         places: dict[Hashable, list[int]] = {}
         for place, key in enumerate(keys):
             places.setdefault(key, []).append(place)
@@ -108,9 +116,15 @@ class LabelSession:
                 logits, states = self.side_by_side([rows[span] for span in spans], [one.state for one in before])
                 for row, ((key, _), span) in enumerate(zip(group, spans)):
                     memories[key] = Heard(before[row].steps + len(span), states[row])
-                    result[span] = probabilities(logits[row, : len(span)])
+                    result[span] = logits[row, : len(span)].double().numpy()
         self.memories = memories
         return result
+
+    @staticmethod
+    def answer(logits: Floats) -> Floats:
+        """Probabilities of the classes (..., K)."""
+        found: Floats = torch.from_numpy(logits).softmax(-1).numpy()
+        return found
 
     def groups(self, places: Mapping[Hashable, Sequence[int]]) -> Iterator[list[tuple[Hashable, int]]]:
         """Which pieces (key, place of its first row among its rows) are read together, in turn; a key once in each.
@@ -223,9 +237,3 @@ class LabelSession:
     def load(self, path: str | Path) -> None:
         """Go on from a file that `save` wrote. Raises BadInput, one line, if it is missing, damaged, or of another run."""
         self.memories = read_heard(path_of(path), self.network.init_state(1), self.run)
-
-
-def probabilities(logits: Tensor) -> Floats:
-    """Of the classes (..., K)."""
-    found: Floats = logits.double().softmax(-1).numpy()
-    return found

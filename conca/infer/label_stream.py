@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from conca.data.labelled import numbered
 from conca.data.schema import Schema
+from conca.energy.novelty import energy_score
 from conca.infer.ahead import cell
 from conca.infer.cells import Cells, number
 from conca.infer.label_session import Floats, LabelSession
 from conca.infer.lines import Header, Record, Splitter, blank_end, read_header
+from conca.infer.novelty import Calibration
 from conca.infer.stream import Answer
 from conca.types import BadInput, nearest
 
@@ -20,6 +23,7 @@ __all__ = ["LabelStream", "SampleStream"]
 
 MOST_ROWS = 8_192
 """Rows that are answered at once."""
+NOVELTY = "novelty", "rank", "alarm"
 FULL_SCALE = 32_768
 """What a sample of 16 bits is divided by, as in files of sound."""
 
@@ -31,12 +35,18 @@ class Labels:
         session: what holds the memories; they move on when an answer has been taken.
         series: the column that names a sequence, if there is one.
         every: whether the probability of every class is told.
+        novelty: what was held out, and the rank from which on there is an alarm: then [series,] step, label, novelty (the energy),
+            rank and alarm are told.
 
     After answers were taken: how many `rows` were read, and `refused`. None are ever `passed` over or `lost`.
     """
 
-    def __init__(self, session: LabelSession, series: str | None, every: bool) -> None:
-        self.session, self.series, self.every = session, series, every
+    def __init__(
+        self, session: LabelSession, series: str | None, every: bool, novelty: tuple[Calibration, float] | None = None
+    ) -> None:
+        self.session, self.series, self.every, self.novelty = session, series, every, novelty
+        if novelty is not None:
+            novelty[0].checked(novelty[1])
         self.names = [cell(name) for name in session.classes]
         self.rows = self.refused = self.passed = self.lost = 0
 
@@ -45,11 +55,19 @@ class Labels:
         """The first line of the answer."""
         series = [] if self.series is None else [self.series]
         classes = [f"p_{name}" for name in self.session.classes] if self.every else []
-        return ",".join(map(cell, (*series, "step", "label", "probability", *classes))) + "\n"
+        told = ("probability", *classes) if self.novelty is None else NOVELTY
+        return ",".join(map(cell, (*series, "step", "label", *told))) + "\n"
 
-    def line(self, key: Sequence[str], step: int, probability: Floats) -> str:
-        """The answer to one step: the likeliest label, and how likely it is."""
-        best = int(probability.argmax())
+    def line(self, key: Sequence[str], step: int, logits: Floats) -> str:
+        """The answer to one step: the likeliest label, and how likely it is, or how strange the sequence is so far."""
+        best = int(logits.argmax())
+        if self.novelty is not None:
+            calibration, quantile = self.novelty
+            energy = energy_score(torch.from_numpy(logits)[None]).numpy()
+            (rank,) = calibration.rank(energy).tolist()
+            told = [f"{energy[0]:.6g}", f"{rank:.6g}", str(int(rank >= quantile))]
+            return ",".join([*map(cell, key), str(step), self.names[best], *told]) + "\n"
+        probability = self.session.answer(logits)
         others = [f"{p:.6g}" for p in probability.tolist()] if self.every else []
         return ",".join([*map(cell, key), str(step), self.names[best], f"{probability[best]:.6g}", *others]) + "\n"
 
@@ -58,7 +76,7 @@ class LabelStream(Labels):
     """Rows of CSV after their header, each answered by a label.
 
     Args:
-        session, series, every: as in `Labels`.
+        session, series, every, novelty: as in `Labels`.
         first: the first line of the table, its header: it names the channels, in any order; other columns are ignored.
         where: name of the table in error lines.
         channels: of the run. Where these are but numbers, columns of other names are taken in their order.
@@ -76,8 +94,9 @@ class LabelStream(Labels):
         channels: Sequence[str],
         series: str | None = None,
         every: bool = False,
+        novelty: tuple[Calibration, float] | None = None,
     ) -> None:
-        super().__init__(session, series, every)
+        super().__init__(session, series, every, novelty)
         found, key = read_header(first, where), () if series is None else (series,)
         names = in_order(found, channels, series)
         if session.symbols:
@@ -108,12 +127,12 @@ class LabelStream(Labels):
         if session.symbols:
             rows = np.array([codes[line] for line in stretch.lines], dtype=np.int64)
         steps = {key: session.steps(key) for key in set(keys)}
-        found = session.push(keys, rows)
+        found = session.push_logits(keys, rows)
         after, session.memories = session.memories, before
         lines = []
-        for key, probability in zip(keys, found):
+        for key, logits in zip(keys, found):
             steps[key] += 1
-            lines.append(self.line(key, steps[key], probability))
+            lines.append(self.line(key, steps[key], logits))
         self.rows += len(lines)
         self.refused += len(stretch.faults)
         yield Answer("".join(lines), [fault for _, fault in stretch.faults])
@@ -147,15 +166,22 @@ class SampleStream(Labels):
     """Bare samples, 16 bits each, little-endian, one channel: a label after every so many of them, and after the last.
 
     Args:
-        session, every: as in `Labels`.
+        session, every, novelty: as in `Labels`.
         size: samples from one answer to the next.
 
     Raises:
         BadInput: for a network of more than one channel, or of symbols.
     """
 
-    def __init__(self, session: LabelSession, size: int, *, every: bool = False) -> None:
-        super().__init__(session, None, every)
+    def __init__(
+        self,
+        session: LabelSession,
+        size: int,
+        *,
+        every: bool = False,
+        novelty: tuple[Calibration, float] | None = None,
+    ) -> None:
+        super().__init__(session, None, every, novelty)
         channels = session.network.config.channels
         if session.symbols or channels != 1:
             what = "symbols" if session.symbols else f"{channels} channels"
@@ -184,8 +210,8 @@ class SampleStream(Labels):
         """The answer after some samples."""
         session, before = self.session, self.session.memories
         samples = np.frombuffer(data, dtype="<i2") / FULL_SCALE
-        probability = session.last(samples[:, None], ())
+        logits = session.last_logits(samples[:, None], ())
         after, session.memories = session.memories, before
         self.rows += len(samples)
-        yield Answer(self.line((), before[()].steps + len(samples) if () in before else len(samples), probability), [])
+        yield Answer(self.line((), before[()].steps + len(samples) if () in before else len(samples), logits), [])
         session.memories = after

@@ -1,4 +1,4 @@
-"""Probabilities of classes for whole sequences, in batches of like lengths."""
+"""Logits and probabilities of classes for whole sequences, in batches of like lengths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from conca.data.padded import Shelf
 from conca.models.classify import ClassifyNetwork
 from conca.models.threads import few_threads
 
-__all__ = ["probabilities"]
+__all__ = ["logits_of", "probabilities"]
 
 Floats = NDArray[np.float32]
 
@@ -24,7 +24,13 @@ STEPS = 2**16
 
 
 def probabilities(network: ClassifyNetwork, data: Labelled, *, shares: int = 1) -> Floats:
-    """What a network says of every sequence, (n, shares, K), float32; it is in `eval()` meanwhile.
+    """What a network says of every sequence, (n, shares, K), float32; arguments as in `logits_of`."""
+    found: Floats = torch.from_numpy(logits_of(network, data, shares=shares)).softmax(-1).numpy()
+    return found
+
+
+def logits_of(network: ClassifyNetwork, data: Labelled, *, shares: int = 1) -> Floats:
+    """Logits of every sequence, (n, shares, K), float32; the network is in `eval()` meanwhile.
 
     The answer number f, from 0, is the one after the first (f + 1) / `shares` of each sequence, rounded up to whole steps;
     the last is that of the whole.
@@ -42,7 +48,7 @@ def probabilities(network: ClassifyNetwork, data: Labelled, *, shares: int = 1) 
             else:
                 ends = -(-data.lengths[own][:, None] * np.arange(1, shares + 1) // shares)
                 logits = network.at(x, torch.from_numpy(ends).to(device), lengths=lengths)
-            found[own] = logits.float().softmax(-1).cpu().numpy()
+            found[own] = logits.float().cpu().numpy()
     return found
 
 

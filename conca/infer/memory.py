@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -23,10 +23,19 @@ from conca.layers.states import leaves, size_in_bytes, tree_map
 from conca.models.forecast import ForecastNetwork, Tower
 from conca.models.threads import few_threads
 
-__all__ = ["Memories", "Memory", "Reading", "fresh", "joined", "parted", "read_on"]
+__all__ = ["Last", "Memories", "Memory", "Reading", "fresh", "joined", "parted", "read_on"]
 
 MOST = 16 * CHUNK
 """Rows of all series that are read at once."""
+
+
+class Last(NamedTuple):
+    """What the row after the last one is forecast from, where rows are judged (`conca.infer.novelty`)."""
+
+    hidden: NDArray[np.float32]
+    """(members, D)"""
+    anchor: NDArray[np.float32]
+    """(H or 1, K)"""
 
 
 @dataclass(frozen=True)
@@ -37,12 +46,14 @@ class Memory:
     rows    rows on the grid that were read
     carry   what the encoding of the next row needs; None before the first
     states  of the network: none before the first row, else the one to forecast from; after it the younger one, if any
+    last    what the next row is judged by; None where rows are not judged
     """
 
     key: Key
     rows: int = 0
     carry: Carry | None = None
     states: tuple[Any, ...] = ()
+    last: Last | None = None
 
     def size_in_bytes(self) -> int:
         """Bytes of the states."""

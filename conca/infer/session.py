@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import pandas as pd
 
 from conca.data.table import Source
-from conca.infer.coming import coming_of
+from conca.infer.coming import Coming, coming_of
 from conca.infer.fitted import Fitted
 from conca.infer.frame import as_given
 from conca.infer.kept import identity, read_memories, write_memories
@@ -21,7 +21,7 @@ from conca.infer.rows import Given, read_rows
 from conca.infer.stepping import Stepped, sift, step
 from conca.types import BadInput, path_of
 
-__all__ = ["Session", "Snapshot", "push"]
+__all__ = ["HasFitted", "Session", "Snapshot", "fitted_of", "push"]
 
 
 class HasFitted(Protocol):
@@ -74,8 +74,12 @@ class Session:
     """
 
     def __init__(self, model: HasFitted | Fitted, future: Source | None = None) -> None:
-        self.fitted = fitted_of(model)
-        self.coming = coming_of(future, self.fitted)
+        fitted = fitted_of(model)
+        self.hold(fitted, coming_of(future, fitted))
+
+    def hold(self, fitted: Fitted, coming: Coming | None) -> None:
+        """Begin, with nothing read."""
+        self.fitted, self.coming = fitted, coming
         self.memories: Memories = {}
         self._run: str | None = None
         self.lock = threading.RLock()

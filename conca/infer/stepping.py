@@ -20,7 +20,7 @@ from conca.infer.memory import Memories, Memory, Reading, read_on
 from conca.infer.placing import ahead_of, in_order, laid_out, off_clocks
 from conca.infer.rows import Rows
 
-__all__ = ["Replay", "Sifted", "Stepped", "sift", "spans", "step"]
+__all__ = ["Fault", "Part", "Replay", "Sifted", "Stepped", "parts_of", "sift", "spans", "step"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -14,9 +14,10 @@ import numpy as np
 from conca.infer.ahead import header
 from conca.infer.cells import Cells, Stretch
 from conca.infer.lines import Record, Splitter, blank_end, read_header
+from conca.infer.memory import Memories
 from conca.infer.rows import Rows
 from conca.infer.session import Session
-from conca.infer.stepping import Replay, sift, spans, step
+from conca.infer.stepping import Fault, Replay, sift, spans, step
 
 __all__ = ["Answer", "Keeper", "Stream"]
 
@@ -101,16 +102,22 @@ class Stream:
         sifted = sift(fitted, self.session.memories, rows, self.replay)
         column = f", column '{fitted.schema.time}': "
         found = [*faults, *((lines[place], where + str(lines[place]) + column + why) for place, why in sifted.faults)]
-        (stepped,) = step(fitted, [self.session.memories], [sifted.rows], [self.session.coming])
-        read = [lines[place] for place in sifted.places.tolist()] if stepped.faults else []
-        found += [(read[place], f"{where}{read[place]}: {why}") for place, why in stepped.faults]
+        memories, text, lost = self.read(sifted.rows)
+        read = [lines[place] for place in sifted.places.tolist()] if lost else []
+        found += [(read[place], f"{where}{read[place]}: {why}") for place, why in lost]
         if len(sifted.rows):
-            self.after = stepped.memories
+            self.after = memories
         self.rows += len(sifted.rows)
-        self.refused += len(found) - len(stepped.faults)
-        self.lost += len(stepped.faults)
+        self.refused += len(found) - len(lost)
+        self.lost += len(lost)
         self.passed += sifted.passed
-        return Answer(stepped.ahead.lines(fitted.schema), [fault for _, fault in sorted(found)])
+        return Answer(text, [fault for _, fault in sorted(found)])
+
+    def read(self, rows: Rows) -> tuple[Memories, str, list[Fault]]:
+        """What is held after rows, the answer to them, and those that are read but have no answer."""
+        fitted, session = self.session.fitted, self.session
+        (stepped,) = step(fitted, [session.memories], [rows], [session.coming])
+        return stepped.memories, stepped.ahead.lines(fitted.schema), stepped.faults
 
 
 class Kept(Protocol):
