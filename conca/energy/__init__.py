@@ -15,6 +15,10 @@ buffer.py       where chains of earlier updates ended
 losses.py       contrastive divergence, jem, noise contrast, margins
 score_matching.py  training by slopes, without chains
 recipes.py      settings by paper
+diagnostics.py  whether chains can be believed
+exact.py        log Z on a grid, by enumeration, by annealed importance sampling
+novelty.py      how strange a sample is to a classifier
+attack.py       small changes by which a class is lost
 gaussian.py     a bowl
 double_well.py  two valleys
 gaussian_mixture.py  many bowls at once
@@ -26,14 +30,17 @@ denoiser.py     a denoiser as a slope, or as an energy, at each noise level
 """
 
 from conca.energy.anneal import anneal
+from conca.energy.attack import pgd
 from conca.energy.buffer import ReplayBuffer
 from conca.energy.chain import Chains, Divergence, Kernel, sample
 from conca.energy.classifier import ClassifierEnergy
 from conca.energy.closed_form import ClosedForm
 from conca.energy.compose import mixture
 from conca.energy.denoiser import DenoiserEnergy, DenoiserScore
+from conca.energy.diagnostics import acceptance, effective_sample_size, energy_gap, nested_rhat, split_rhat
 from conca.energy.double_well import DoubleWell
 from conca.energy.energy import Energy, Score
+from conca.energy.exact import ais, log_z_enumerate, log_z_grid
 from conca.energy.gaussian import Gaussian
 from conca.energy.gaussian_mixture import GaussianMixture
 from conca.energy.gibbs import Gibbs, Redraws, gibbs
@@ -42,6 +49,7 @@ from conca.energy.hopfield import Hopfield
 from conca.energy.langevin import MALA, ULA, Descent, descent, mala, ula
 from conca.energy.losses import contrastive_divergence, energy_margin, jem, margins, noise_contrastive
 from conca.energy.network import NetworkEnergy, rows_apart
+from conca.energy.novelty import energy_score, fit_temperature, max_logit_score, max_softmax_score, novelty
 from conca.energy.recipes import Recipe, anatomy, igebm, improved_cd, jem_recipe, short_run
 from conca.energy.rings import Rings
 from conca.energy.score_matching import denoising_score_matching, sliced_score_matching
@@ -74,27 +82,41 @@ __all__ = [
     "Rings",
     "Score",
     "Tempering",
+    "acceptance",
+    "ais",
     "anatomy",
     "anneal",
     "contrastive_divergence",
     "denoising_score_matching",
     "descent",
+    "effective_sample_size",
+    "energy_gap",
     "energy_margin",
+    "energy_score",
+    "fit_temperature",
     "gibbs",
     "hmc",
     "igebm",
     "improved_cd",
     "jem",
     "jem_recipe",
+    "log_z_enumerate",
+    "log_z_grid",
     "mala",
     "margins",
+    "max_logit_score",
+    "max_softmax_score",
     "mixture",
+    "nested_rhat",
     "noise_contrastive",
+    "novelty",
+    "pgd",
     "rows_apart",
     "sample",
     "sgld",
     "short_run",
     "sliced_score_matching",
+    "split_rhat",
     "tempering",
     "ula",
 ]

@@ -49,6 +49,8 @@ class Learnt(Energy):
         if tuple(x.shape[1:]) != self.shape:
             shape = ", ".join(["B", *map(str, self.shape or ())])
             raise BadInput(f"this {type(self).__name__} reads x of shape ({shape}), not {tuple(x.shape)}")
+        if self.frozen and self.net.training:
+            self.net.eval()
         dtype = _dtype(self.net)
         if x.dtype != dtype:
             raise BadInput(f"this network is of {dtype}, x of {x.dtype}: use x.to({dtype}), or .to() on both")
@@ -113,7 +115,7 @@ def rows_apart(net: nn.Module, shape: tuple[int, ...], *, training: bool = True)
     for (name, kind, given, said), (_, _, given_too, said_too) in zip(*seen):
         if _alike(given, given_too) and not _alike(said, said_too):
             where = f"'{name}', a {kind}" if name else f"the network, a {kind}, outside of its modules"
-            raise BadInput(f"rows of a batch interact in {where}; what it says of a row must not depend on the others")
+            raise BadInput(f"rows of a batch interact in {where}; use what looks at one row alone, such as LayerNorm or GroupNorm")
 
 
 Seen = tuple[str, str, Tensor | None, Tensor | None]
@@ -125,7 +127,7 @@ def _watched(net: nn.Module, x: Tensor, training: bool) -> list[Seen]:
 
     def watch(name: str) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            given = args[0] if args else None
+            given = args[0] if len(args) == 1 else None  # of several, any may have brought the others in
             seen.append((name, type(module).__name__, _first(given), _first(value_of(output))))
 
         return hook
