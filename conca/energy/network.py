@@ -115,7 +115,9 @@ def rows_apart(net: nn.Module, shape: tuple[int, ...], *, training: bool = True)
     for (name, kind, given, said), (_, _, given_too, said_too) in zip(*seen):
         if _alike(given, given_too) and not _alike(said, said_too):
             where = f"'{name}', a {kind}" if name else f"the network, a {kind}, outside of its modules"
-            raise BadInput(f"rows of a batch interact in {where}; use what looks at one row alone, such as LayerNorm or GroupNorm")
+            raise BadInput(
+                f"rows of a batch interact in {where}; use what looks at one row alone, such as LayerNorm or GroupNorm"
+            )
 
 
 Seen = tuple[str, str, Tensor | None, Tensor | None]
