@@ -3,7 +3,8 @@
     python bench/novelty_sequences.py [--data FOLDER] [--epochs 15]
 
 Recordings of a smartwatch (seglearn 1.2.5, six channels, 50 rows a second, ten people), cut into windows of 4 seconds and averaged by four
-rows. Seven people are learnt from, three judged: their windows of the six exercises that were learnt are ordinary, those of the seventh strange.
+rows. Seven people are learnt from, three judged: their windows of the six exercises that were learnt are ordinary, those of the
+seventh strange.
 """
 
 from __future__ import annotations
@@ -91,9 +92,9 @@ def write(
         for score, found in figures.items()
     ]
     notes = (
-        f"`conca.Classifier` of width 32, {epochs} epochs, one seed, for each exercise left out; people 1 to {LEARN} are learnt from, the "
-        "others judged. Accuracy is that of windows of exercises that were learnt. Positive is the strange one, higher scores are stranger. "
-        f"Mean calibration error ({BINS} bins) {error:.3f}. No figures of this setting are published."
+        f"`conca.Classifier` of width 32, {epochs} epochs, one seed, for each exercise left out; people 1 to {LEARN} are learnt from, "
+        "the others judged. Accuracy is that of windows of exercises that were learnt. Positive is the strange one, higher scores are "
+        f"stranger. Mean calibration error ({BINS} bins) {error:.3f}. No figures of this setting are published."
     )
     header = ("exercise never seen", "accuracy", "score", "AUROC", "AUPR", "FPR95")
     record("novelty_sequences", "Movements never seen to a classifier of movements", header, [*whole, *rows], notes)
