@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from conca.energy.chain import Kernel, sample
+from conca.energy.draws import whole
 from conca.energy.energy import Score
 from conca.types import BadInput
 
@@ -58,8 +59,7 @@ def anneal(
         kernels = [kernel(level) for level in range(len(levels))]
     else:
         kernels = [kernel] * len(levels)
-    if not isinstance(steps, int) or steps < 1:
-        raise BadInput(f"steps on each level must be 1 or more, not {steps!r}")
+    whole(steps, "steps on each level")
     ends, infos = [], []
     for number, (landscape, step) in enumerate(zip(levels, kernels)):
         try:

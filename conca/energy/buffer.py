@@ -102,6 +102,10 @@ class ReplayBuffer:
 
     def put(self, index: Tensor, x: Tensor) -> None:
         """Write places (n, ...) at the indices (n,) that they were drawn with. Raises BadInput where they do not fit."""
+        if bool(((index < 0) | (index >= len(self))).any()) or len(set(index.tolist())) < len(index):
+            raise BadInput(
+                f"indices are those that draw gave, each once, from 0 to {len(self) - 1}, not {index.tolist()}"
+            )
         if index.shape != x.shape[:1] or x.shape[1:] != self.places.shape[1:]:
             shape = f"({len(index)}, {', '.join(map(str, self.places.shape[1:]))})"
             raise BadInput(f"places of shape {shape} go back at {len(index)} indices, not {tuple(x.shape)}")
@@ -111,9 +115,12 @@ class ReplayBuffer:
 
     def _fresh(self, n: int) -> Tensor:
         x = self.start(n, self.generator)
-        if not isinstance(x, Tensor) or len(x) != n or not bool(x.isfinite().all()):
+        like = getattr(self, "places", x)
+        if not isinstance(x, Tensor) or len(x) != n or x.shape[1:] != like.shape[1:] or not bool(x.isfinite().all()):
             found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise BadInput(f"start({n}, generator) must give {n} finite places on the first axis, not {found}")
+            raise BadInput(
+                f"start({n}, generator) must give {n} finite places on the first axis, always of one shape, not {found}"
+            )
         return x.detach()
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -125,5 +132,8 @@ class ReplayBuffer:
         if state.keys() != {"places", "generator"} or state["places"].shape != self.places.shape:
             found = tuple(state["places"].shape) if "places" in state else sorted(state)
             raise BadInput(f"this is not the state of a buffer of shape {tuple(self.places.shape)}: {found}")
+        try:
+            self.generator.set_state(state["generator"].cpu())
+        except (RuntimeError, TypeError) as error:
+            raise BadInput(f"this is not the state of a generator ({error})") from None
         self.places = state["places"].to(self.places, copy=True)
-        self.generator.set_state(state["generator"].cpu())

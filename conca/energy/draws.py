@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -16,16 +17,16 @@ __all__ = ["by_row", "chance", "norm", "normal", "positive", "weighed", "whole"]
 
 def positive(value: float, what: str = "a step") -> float:
     """The number; raises BadInput unless it is positive and finite."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value > 0 and math.isfinite(value)):
+    if isinstance(value, bool) or not isinstance(value, (float, Real)) or not (value > 0 and math.isfinite(value)):
         raise BadInput(f"{what} must be positive and finite, not {value!r}")
     return float(value)
 
 
 def whole(value: int, what: str) -> int:
     """The number; raises BadInput unless it is 1 or more."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, (int, Integral)) or value < 1:
         raise BadInput(f"{what} must be a whole number, 1 or more, not {value!r}")
-    return value
+    return int(value)
 
 
 def _asked(generator: torch.Generator | None) -> torch.Generator:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from conca.energy.chain import Info
+from conca.energy.chain import Divergence, Info
+from conca.energy.compose import BoundScore
 from conca.energy.draws import normal, weighed
 from conca.energy.energy import Energy
 from conca.types import BadInput
@@ -46,7 +48,7 @@ class Gibbs:
     exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.values is not None and len(set(self.values)) < 2:
+        if self.values is not None and (len(set(self.values)) < 2 or not all(map(math.isfinite, self.values))):
             raise BadInput(
                 f"gibbs needs two values or more that a coordinate may take, such as (-1, 1), not {self.values}"
             )
@@ -60,7 +62,7 @@ class Gibbs:
         energy = weighed(energy, "gibbs", "use ula")
         if self.values is None:
             redrawing(energy)
-        elif x.numel() and not bool(torch.isin(x, x.new_tensor(self.values)).all()):
+        elif not bool((torch.isin(x, x.new_tensor(self.values)) | ~energy.free(x)).all()):
             raise BadInput(f"a chain of gibbs({self.values}) starts at these values alone")
         return GibbsPlace(x, energy(x))
 
@@ -83,11 +85,14 @@ class Gibbs:
         values = x.new_tensor(self.values)
         free, flat = energy.free(x).reshape(len(x), -1), x.reshape(len(x), -1)
         for d in range(flat.shape[1] if len(x) else 0):
-            tried = flat.expand(len(values), *flat.shape).clone()
-            tried[:, :, d] = values[:, None]
-            heights = energy(tried.reshape(-1, *x.shape[1:])).reshape(len(values), len(x))
-            chosen = torch.multinomial(torch.softmax(-heights.T, 1), 1, generator=generator)[:, 0]
-            flat = flat.clone()
+            flat, heights = flat.clone(), []
+            for value in self.values:  # one batch of the rows for each, since conditions may be bound to rows
+                flat[:, d] = torch.where(free[:, d], value, flat[:, d])
+                heights.append(energy(flat.reshape(x.shape)))
+            height = torch.stack(heights, 1)
+            if bool((wrong := height.isnan().any(1)).any()):
+                raise Divergence(0, float("nan"), float("nan"), int(wrong.sum()), len(x))
+            chosen = torch.multinomial(torch.softmax(-height, 1), 1, generator=generator)[:, 0]
             flat[:, d] = torch.where(free[:, d], values[chosen], flat[:, d])
         return energy.clamp(flat.reshape(x.shape))
 
@@ -98,7 +103,7 @@ def redrawing(energy: Energy) -> Redraws:
     Raises TypeError where there is no such thing.
     """
     found: object = energy
-    while not isinstance(found, Redraws) and hasattr(found, "inner"):
+    while not isinstance(found, Redraws) and hasattr(found, "inner") and not isinstance(found, BoundScore):
         found = found.inner
     if not isinstance(found, Redraws):
         raise TypeError(

@@ -117,7 +117,7 @@ def jem(
     Source: Grathwohl et al. 2020, "Your Classifier is Secretly an Energy Based Model and You Should Treat It Like One".
     """
     logits = energy.logits(x if x_clean is None else x_clean)
-    each = F.cross_entropy(logits, labels_of(y, logits), reduction="none")
+    each = checked(F.cross_entropy(logits, labels_of(y, logits), reduction="none"))
     if weight:
         each = each + weight * contrastive_divergence(energy, x, x_model, l2=l2, limit=limit, reduction="none")
     return averaged(each, reduction)
@@ -173,12 +173,13 @@ def energy_margin(
 
     Raises:
         BadInput: where m_in is not below m_out, as where the two are taken for each other.
+        Divergence: where an energy is not finite.
 
     Source: Liu et al. 2020, "Energy-based Out-of-distribution Detection", eq. 8, in whose text the two names are swapped.
     """
     if not m_in < m_out:
         raise BadInput(f"m_in, the height below which known data belong, must be below m_out, not {m_in} and {m_out}")
-    low, high = F.relu(inside - m_in).square(), F.relu(m_out - outside).square()
+    low, high = F.relu(checked(inside) - m_in).square(), F.relu(m_out - checked(outside)).square()
     return (
         averaged(low, "mean") + averaged(high, "mean")
         if reduction == "mean"

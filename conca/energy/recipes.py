@@ -73,7 +73,9 @@ class Recipe:
         """Uniform noise of points of this shape: what a `ReplayBuffer` begins with."""
 
         def fresh(n: int, generator: torch.Generator) -> Tensor:
-            return self.low + (self.high - self.low) * torch.rand(n, *shape, generator=generator)
+            return self.low + (self.high - self.low) * torch.rand(
+                n, *shape, generator=generator, device=generator.device
+            )
 
         return fresh
 
@@ -107,7 +109,7 @@ class Recipe:
             n: how many.
             buffer: `recipe.buffer(...)`; needed where the recipe has one.
             y: classes, for a buffer with parts.
-            generator: of the noise of the chains.
+            generator: of the noise of the chains, on the device of the energy.
 
         Raises:
             Divergence: where a chain leaves the finite numbers; nothing is written back then.
@@ -120,13 +122,17 @@ class Recipe:
                 )
             if energy.shape is None:
                 raise BadInput("the energy does not say the shape of a point; set energy.shape")
-            like = next((p for p in energy.parameters()), torch.empty(0))
-            x = self.start(energy.shape)(n, generator).to(like)
-            return sample(energy, self.kernel, x, self.steps, self.steps, generator=generator)[0][-1]
+            x = self.start(energy.shape)(n, generator)
+            return self._walked(energy, x, generator)
         x, index = buffer.draw(n, y)
-        there = sample(energy, self.kernel, x, self.steps, self.steps, generator=generator)[0][-1]
+        there = self._walked(energy, x, generator)
         buffer.put(index, there)
         return there
+
+    def _walked(self, energy: Energy, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Where chains from x end, on the device and in the precision of the energy."""
+        like = next((p for p in energy.parameters()), torch.empty(0))
+        return sample(energy, self.kernel, x.to(like), self.steps, self.steps, generator=generator)[0][-1]
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Adam:
         """Adam as the recipe has it."""
@@ -157,7 +163,8 @@ def igebm() -> Recipe:
         batch=128,
         spectral=True,
         source="Du & Mordatch 2019",
-        differs="places go back where they were drawn and are kept as real numbers; the paper appends them, as bytes",
+        differs="places are drawn without repeats, go back where they were drawn and are kept as real numbers (the paper appends them, "
+        "as bytes); gradients of weights are not clipped, which small networks under a spectral norm did not need",
     )
 
 
@@ -179,7 +186,7 @@ def improved_cd() -> Recipe:
         spectral=True,
         source="Du et al. 2021",
         differs="slopes are clipped and a spectral norm is taken, without which |E| passes the paper's own limit, 10; its terms "
-        "for the last step and the entropy of the chains are left out",
+        "for the last step and the entropy of the chains, its augmentation and the average of its weights are left out",
     )
 
 
@@ -247,5 +254,6 @@ def jem_recipe() -> Recipe:
         batch=64,
         spectral=False,
         source="Grathwohl et al. 2020",
-        differs="",
+        differs="the rate neither warms up nor falls: schedules are left to whoever trains; on small digits ten times the rate was "
+        "as stable and learnt more (bench/jem_digits.py)",
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from conca.energy.draws import positive
+from conca.energy.draws import whole
 from conca.energy.energy import Energy, Score, squares
-from conca.energy.losses import Reduction, averaged
+from conca.energy.losses import Reduction, averaged, checked
 from conca.types import BadInput
 
 __all__ = ["denoising_score_matching", "sliced_score_matching"]
@@ -28,6 +28,7 @@ def denoising_score_matching(
 
     Raises:
         BadInput: for a sigma that is not positive.
+        Divergence: where a slope is not finite.
 
     Source: Vincent 2011, "A Connection Between Score Matching and Denoising Autoencoders"; Song & Ermon 2019 for the weight
     sigma^2.
@@ -38,7 +39,7 @@ def denoising_score_matching(
     spread = level.expand(len(x)).reshape(-1, *[1] * (x.dim() - 1))
     noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
     asked = energy.at(level) if "t" in energy.conditions() else energy
-    return averaged(squares(spread * asked.score(x.detach() + spread * noise) + noise) / 2, reduction)
+    return averaged(checked(squares(spread * asked.score(x.detach() + spread * noise) + noise) / 2), reduction)
 
 
 def sliced_score_matching(
@@ -55,10 +56,13 @@ def sliced_score_matching(
         generator: of the signs.
         reduction: "mean", or "none" for (B,).
 
+    Raises:
+        Divergence: where a slope is not finite.
+
     Source: Hyvarinen 2005, "Estimation of Non-Normalized Statistical Models by Score Matching"; Song et al. 2019, "Sliced
     Score Matching".
     """
-    positive(slices, "the number of slices")
+    whole(slices, "the number of slices")
     z = x.detach().clone().requires_grad_()
     score = energy.score(z)
     trace = z.new_zeros(len(z))
@@ -66,4 +70,4 @@ def sliced_score_matching(
         v = 2.0 * torch.randint(2, z.shape, generator=generator, device=z.device).to(z) - 1
         (along,) = torch.autograd.grad((score * v).sum(), z, create_graph=True)
         trace = trace + (along * v).unsqueeze(-1).flatten(1).sum(1) / slices
-    return averaged(squares(score) / 2 + trace, reduction)
+    return averaged(checked(squares(score) / 2 + trace), reduction)

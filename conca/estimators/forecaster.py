@@ -370,10 +370,9 @@ class Forecaster:
 
         Returns a line for each row: series, time (or `row`), `novelty` (nats; NaN for the first row of a series and without a
         target), `rank` (share of the rows held out at the fit that scored lower), `alarm` (1 where that is `quantile` or more).
-        Raises BadInput as `predict` does, and where nothing was held out, or too little for the quantile.
+        Raises BadInput as `predict` does, and where too little was held out for the quantile.
         """
-        run = self.run_
-        result: pd.DataFrame = as_given(novelty_frame(run, *self._encoded(data), quantile), data)
+        result: pd.DataFrame = as_given(novelty_frame(self.run_, *self._encoded(data), quantile), data)
         return result
 
     def save(self, folder: str | Path, *, force: bool = False) -> None:

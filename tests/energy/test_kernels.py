@@ -317,3 +317,29 @@ def test_gibbs_says_what_an_energy_lacks():
         sample(DoubleWell(), gibbs(), torch.zeros(2, 1), 1, generator=seeded())
     with pytest.raises(TypeError, match="knows only its slope"):
         sample(Slope(), gibbs(), torch.zeros(2, 1), 1, generator=seeded())
+
+
+def test_gibbs_keeps_conditions_and_known_values_that_are_bound_to_rows():
+    class Pulled(Energy):
+        def forward(self, x, c):
+            return -(c * x).sum(1)
+
+    c = torch.tensor([[2.0, -2.0]]).expand(CHAINS, 2).clone()
+    c[CHAINS // 2 :] *= -1
+    chain, _ = sample(Pulled().on(c=c), gibbs((-1, 1)), torch.ones(CHAINS, 2), 3, 3, generator=seeded())
+    assert abs((chain[0] * c.sign()).mean().item() - math.tanh(2.0)) < 5 / (2 * CHAINS) ** 0.5
+    known = torch.full((CHAINS, 4), 0.5)  # no value that the free ones may take
+    held = Ising().given(known, torch.tensor([True, False, False, False]))
+    chain, _ = sample(held, gibbs((-1, 1)), torch.ones(CHAINS, 4), 2, generator=seeded())
+    assert (chain[:, :, 0] == 0.5).all() and set(chain[:, :, 1:].unique().tolist()) == {-1.0, 1.0}
+
+
+def test_gibbs_is_loud_where_an_energy_is_no_number():
+    class Sick(Energy):
+        def forward(self, x):
+            return torch.where(x[:, 0] > 0, float("nan"), 0.0)
+
+    with pytest.raises(Divergence):
+        sample(Sick(), gibbs((-1, 1)), -torch.ones(3, 2), 5, generator=seeded())
+    with pytest.raises(BadInput, match="two values or more"):
+        gibbs((math.nan, 1.0))

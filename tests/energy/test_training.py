@@ -316,3 +316,32 @@ def test_recipes_train_and_write_back(recipe):
     if buffer is not None:
         assert 16 <= int((buffer.places != before).any(1).sum()) <= 48
     assert recipe.source and recipe.kernel.temperature > 0
+
+
+def test_slopes_and_margins_that_are_no_numbers_are_loud():
+    class Sick(Bowl):
+        def forward(self, x):
+            return super().forward(x) * float("inf")
+
+    x = torch.ones(3, 1)
+    for loss in (
+        lambda: denoising_score_matching(Sick(), x, 0.1, generator=seeded()),
+        lambda: sliced_score_matching(Sick(), x, generator=seeded()),
+        lambda: energy_margin(torch.tensor([float("nan")]), x[:, 0], -2.0, -1.0),
+    ):
+        with pytest.raises(Divergence):
+            loss()
+
+
+def test_a_buffer_changes_nothing_where_it_refuses():
+    buffer = ReplayBuffer(5, start, generator=seeded())
+    before = buffer.places.clone()
+    for index in (torch.tensor([-1, 2]), torch.tensor([5, 2]), torch.tensor([2, 2])):
+        with pytest.raises(BadInput, match="indices are those that draw gave"):
+            buffer.put(index, torch.ones(2, 2))
+    with pytest.raises(BadInput, match="not the state of a generator"):
+        buffer.load_state_dict({"places": torch.ones(5, 2), "generator": torch.zeros(3, dtype=torch.uint8)})
+    buffer.start, buffer.restart = (lambda n, g: torch.zeros(n, 1)), 1.0
+    with pytest.raises(BadInput, match="always of one shape"):
+        buffer.draw(2)
+    assert torch.equal(buffer.places, before)
