@@ -51,8 +51,8 @@ def main() -> None:
     better = sum(a[0] > b[0] for a, b in zip(figures["energy"], figures["max_softmax"]))
     notes = (
         f"Means and standard deviations over 9 speakers left out and {given.seeds} seeds. Higher scores are stranger, "
-        "the speaker left out is the positive class. The energy has the higher AUROC than max-softmax in {better} of {len(right)}. Accuracy on the eight that were "
-        f"learnt: {mean(right):.1%}."
+        f"the speaker left out is the positive class. The energy has the higher AUROC than max-softmax in {better} "
+        f"of {len(right)}. Accuracy on the eight that were learnt: {mean(right):.1%}."
     )
     record("novelty_vowels", "A speaker never heard", ("score", "AUROC", "AUPR", "FPR95"), rows, notes)
 

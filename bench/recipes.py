@@ -60,8 +60,8 @@ def main() -> None:
         print(rows[-1], flush=True)
     notes = (
         f"{given.updates} updates of 64 digits, {given.seeds} seeds. diverged: Divergence was raised (energies not finite, or "
-        "beyond the limit of the recipe); largest |E|: of the last update; gap: mean energy of digits less that of chains; apart: mean distance of a pixel of "
-        "the chains from the nearest digit's, data between 0 and 1. Means over the seeds that did not diverge."
+        "beyond the limit of the recipe); largest |E|: of the last update; gap: mean energy of digits less that of chains; apart: "
+        "mean distance of a pixel of the chains from the nearest digit's, data between 0 and 1. Means over the seeds that did not diverge."
     )
     header = ("recipe", "diverged", "largest abs(E)", "gap", "apart")
     record("recipes", "Recipes for energies of images, on small digits", header, rows, notes)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from conca.bench.stop import Claim, Stop
-from conca.energy import Energy, Gaussian, descent, mixture, sample
+from conca.energy import ClassifierEnergy, Energy, Gaussian, descent, sample
 from conca.report.drawing import COLOURS, canvas, key, label, svg_of
 from conca.report.page import Picture
 
@@ -64,8 +64,8 @@ def composing() -> Stop:
 
 
 def classifier() -> list[Claim]:
-    """Logits as energies of three classes, whose mixture is -logsumexp, and its slope in the logits the softmax."""
-    classes = mixture(*(Told(k) * -1.0 for k in range(3)))
+    """Logits read as an energy, -logsumexp, whose slope in the logits is the softmax."""
+    classes = ClassifierEnergy(nn.Identity(), (3,))
     logits = torch.tensor([[8.0, 2.0, 1.0], [9.0, 3.0, 2.0], [8.0, 7.0, 7.0]], dtype=torch.float64)
     with torch.no_grad():
         heights, shares = -classes(logits), classes.score(logits)

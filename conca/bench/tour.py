@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import conca
+from conca.bench.boxes import boxes
 from conca.bench.composing import composing
 from conca.bench.discretisation import discretisation
 from conca.bench.escape import escape
@@ -33,6 +34,7 @@ STOPS: Sequence[Callable[[], Stop]] = (
     composing,
     wells,
     escape,
+    boxes,
 )
 """Each measures by itself, with seeds of its own, and leaves the user's random state alone."""
 HEADINGS = ("claim", "expected", "measured", "")

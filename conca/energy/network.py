@@ -52,7 +52,7 @@ class Learnt(Energy):
         if self.frozen and self.net.training:
             self.net.eval()
         dtype = _dtype(self.net)
-        if x.dtype != dtype:
+        if dtype is not None and x.dtype != dtype:
             raise BadInput(f"this network is of {dtype}, x of {x.dtype}: use x.to({dtype}), or .to() on both")
         return value_of(self.net(x))
 
@@ -107,7 +107,7 @@ def rows_apart(net: nn.Module, shape: tuple[int, ...], *, training: bool = True)
                     "LayerNorm, or frozen=True for a network that is not trained any more"
                 )
     draw = torch.Generator().manual_seed(0)
-    dtype = _dtype(net)
+    dtype = _dtype(net) or torch.get_default_dtype()
     device = next((p.device for p in net.parameters()), torch.device("cpu"))
     x, others = (torch.randn(ROWS, *shape, generator=draw).to(device, dtype) for _ in range(2))
     others[0] = x[0]
@@ -178,5 +178,6 @@ def value_of(said: Any) -> Tensor:
     raise BadInput(f"a network must give a tensor, not a {type(said).__name__}")
 
 
-def _dtype(net: nn.Module) -> torch.dtype:
-    return next((p.dtype for p in net.parameters() if p.is_floating_point()), torch.get_default_dtype())
+def _dtype(net: nn.Module) -> torch.dtype | None:
+    """The precision of its parameters; None where it has none, so that any will do."""
+    return next((p.dtype for p in net.parameters() if p.is_floating_point()), None)
