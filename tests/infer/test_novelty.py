@@ -51,7 +51,7 @@ def test_a_rank_counts_the_new_one_among_those_held_out() -> None:
     held = Calibration.of(np.array([3.0, 1.0, np.nan, 2.0]))
     np.testing.assert_allclose(held.rank(np.array([0.0, 2.0, 2.5, 9.0, np.nan])), [0, 0.25, 0.5, 0.75, np.nan])
     assert held.checked(0.75) == 0.75
-    with pytest.raises(BadInput, match="3 rows held out rank up to 0.75"):
+    with pytest.raises(BadInput, match=r"3 rows held out rank up to 0\.75"):
         held.checked(0.76)
 
 
