@@ -16,7 +16,9 @@ from conca.types import BadInput
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Alarm", "write_rows"]
+    from conca import Forecaster
+
+__all__ = ["Alarm", "about_refit", "write_rows"]
 
 Alarm: TypeAlias = Annotated[
     float | None,
@@ -59,7 +61,15 @@ def of_rows(run: Path, data: Path, quantile: float | None) -> tuple[pd.DataFrame
 
     model = forecaster(run)
     table = model.novelty(data, quantile=QUANTILE if quantile is None else quantile)
-    return table, [*model.notices_, alarms(table)]
+    return table, [*model.notices_, *about_refit(model), alarms(table)]
+
+
+def about_refit(model: Forecaster) -> list[str]:
+    """A line where the network is another one than that which its scores are measured by."""
+    if not len(model.refit_scores_):
+        return []
+    line = "measured by the network that had not learnt from the rows held out; this one has learnt from all"
+    return [f"{line}, so ranks are near, not exact (fit --no-refit keeps the first)"]
 
 
 def of_sequences(run: Path, data: Path, quantile: float | None, **reading: Any) -> tuple[pd.DataFrame, list[str]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from conca.cli.kind import check_rate, classifier, forecaster
+from conca.cli.novelty import about_refit
 from conca.types import BadInput
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def novelties(run: Path, quantile: float) -> Opened:
         line, rest = first()
         return NoveltyStream(session, line, "stdin", resumed=resumed), rest
 
-    return Opened(session, begin, (), session.fitted.schema.time is None)
+    return Opened(session, begin, about_refit(model), session.fitted.schema.time is None)
 
 
 def labels(

@@ -70,7 +70,7 @@ def split_rhat(chain: Tensor) -> Tensor:
     Rank-normalised, of the values and of their distance from the median, whichever is larger.
 
     Args:
-        chain: (steps, B, ...), 4 steps or more.
+        chain: (steps, B, ...), 4 steps or more; of a single chain its halves are compared.
 
     Source: Gelman & Rubin 1992; Vehtari et al. 2021.
     """

@@ -55,7 +55,7 @@ def held_out_sequences(run: LabelRun) -> Calibration:
 
 
 def novelty_frame(run: Run, panel: Panel, encoded: Sequence[Encoded], quantile: float) -> pd.DataFrame:
-    """One line for each given row: columns of series and time (`row`, from 0, where there is none), the targets, novelty, rank, alarm.
+    """One line for each given row: columns of series and time (`row`, from 0, where there is none), novelty, rank, alarm.
 
     Raises BadInput for a quantile that cannot be reached, and where nothing was held out.
     """

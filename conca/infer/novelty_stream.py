@@ -61,8 +61,7 @@ class NoveltySession(Session):
         columns: dict[str, Any] = {
             name: [key[place] for key in sifted.rows.keys] for place, name in enumerate(schema.series)
         }
-        if schema.time is not None:
-            columns[schema.time] = restored(when, schema.grid)
+        columns[schema.time or "row"] = when if schema.time is None else restored(when, schema.grid)
         columns |= told(scores, self.calibration, self.quantile)
         found: pd.DataFrame = as_given(pd.DataFrame(columns), rows)
         return found
@@ -84,8 +83,7 @@ class NoveltyStream(Stream):
     def header(self) -> str:
         """The first line of the answer."""
         schema = self.session.fitted.schema
-        time = () if schema.time is None else (schema.time,)
-        return ",".join(map(cell, (*schema.series, *time, *COLUMNS))) + "\n"
+        return ",".join(map(cell, (*schema.series, schema.time or "row", *COLUMNS))) + "\n"
 
     def read(self, rows: Rows) -> tuple[Memories, str, list[Fault]]:
         """What is held after rows, and the answer to them."""
@@ -136,11 +134,7 @@ def novelty_lines(
     schema: Schema, keys: Sequence[Key], when: Integers, scores: Floats, rank: Floats, quantile: float
 ) -> str:
     """Rows of CSV: series, time, novelty, rank, alarm; empty where there is no score."""
-    times = (
-        [[row[0]] for row in texts(when[:, None], schema.grid, 1)]
-        if schema.time is not None and len(when)
-        else [[]] * len(when)
-    )
+    times = texts(when[:, None], schema.grid, 1) if len(when) else []
     return "".join(
         ",".join(
             [

@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = ["split_normal_nll"]
 
 Floats = NDArray[np.float64]
+FARTHEST = 1e150
+"""Standard deviations that a value counts as away from the middle, at most, so that its square is a number."""
 
 
 def split_normal_nll(y: ArrayLike, quantiles: ArrayLike, levels: Sequence[float], floor: ArrayLike = 0.0) -> Floats:
@@ -42,7 +44,7 @@ def split_normal_nll(y: ArrayLike, quantiles: ArrayLike, levels: Sequence[float]
     sides = [side for side in (low, high) if side is not None]
     least = np.maximum(np.asarray(floor, np.float64), np.finfo(np.float64).tiny)
     below, above = (np.maximum(side if side is not None else sides[0], least) for side in (low, high))
-    with np.errstate(over="ignore"):  # what is beyond all numbers is improbable beyond them
+    with np.errstate(over="ignore"):
         apart = (value - middle) / np.where(value < middle, below, above)
-        result: Floats = np.log(np.sqrt(np.pi / 2) * (below + above)) + apart**2 / 2
+    result: Floats = np.log(np.sqrt(np.pi / 2) * (below + above)) + np.clip(apart, -FARTHEST, FARTHEST) ** 2 / 2
     return result

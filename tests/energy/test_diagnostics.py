@@ -113,7 +113,9 @@ def test_figures_are_those_of_the_arviz_that_is_installed():
         pytest.skip("arviz-stats is not installed")
     array_stats = importlib.import_module("arviz_stats.base").array_stats
     x = chains(60, 4, 0.7, seed=3)
-    expected = [array_stats.ess(x[:, :, i].T.numpy(), chain_axis=0, draw_axis=1, method="bulk") for i in range(2)]
+    expected = [
+        float(array_stats.ess(x[:, :, i].T.numpy(), chain_axis=0, draw_axis=1, method="bulk")) for i in range(2)
+    ]
     torch.testing.assert_close(
         effective_sample_size(x), torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=0
     )
@@ -193,6 +195,22 @@ def test_log_z_of_a_ring_of_spins_by_enumeration(size):
     spins = Spins(size)
     expected = spins.exact() if size > 1 else math.log(2) + 0.4
     assert float(log_z_enumerate(spins, (-1.0, 1.0))) == pytest.approx(expected, abs=1e-10)
+
+
+def test_log_z_of_a_small_boltzmann_machine_from_either_side():
+    """Seven visible and four hidden units: the sum over the visible ones of exp(-F) is that over the hidden ones."""
+    weights, a, b = (torch.randn(size, generator=seeded(1)) for size in ((7, 4), (7,), (4,)))
+
+    class Free(Energy):
+        def __init__(self, weights, own, others):
+            super().__init__()
+            self.weights, self.own, self.others, self.shape = weights, own, others, (len(own),)
+
+        def forward(self, x):
+            return -x @ self.own - torch.nn.functional.softplus(x @ self.weights + self.others).sum(1)
+
+    left, right = (log_z_enumerate(Free(*side), (0.0, 1.0)) for side in ((weights, a, b), (weights.T, b, a)))
+    torch.testing.assert_close(left, right, rtol=0, atol=1e-10)
 
 
 def test_three_values_are_enumerated_as_a_loop_does():
