@@ -1,5 +1,7 @@
 """Projected ascent where its end is known: on a linear classifier it is a corner of the box, or a step along the weights."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -132,8 +134,10 @@ def test_the_network_is_left_as_it_was():
     kept = x.detach().clone()
     with torch.no_grad():
         near = pgd(net, x, y, 0.1, generator=seeded())
+    calm = pgd(copy.deepcopy(net).eval(), x, y, 0.1, generator=seeded())
+    assert torch.equal(calm, near), "dropout is off, and batches have no mean"
     with torch.inference_mode():
-        assert torch.equal(pgd(net, x, y, 0.1, generator=seeded()), near), "dropout is off"
+        assert torch.equal(pgd(net, x, y, 0.1, generator=seeded()), near)
     assert [part.training for part in net] == [True, False, True, True] and not net[3].weight.requires_grad
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert all(p.grad is None for p in net.parameters())
