@@ -1,4 +1,4 @@
-# make demo   install into .venv, fit a forecaster on a real table, predict
+# make demo   install into .venv, fit a forecaster on a real table, predict, say which rows are strange
 # make test   install what the tests need, run all of them
 # make lint   style, types, the ladder of imports
 # make warm   compile the kernels for this machine
@@ -13,10 +13,11 @@ DATA := examples/data/beijing-air.csv.xz
 
 .PHONY: demo test lint warm bench map clean
 
-# --force, so that the demo can be run again: it replaces its own runs/air and forecast.csv.
+# --force, so that the demo can be run again: it replaces its own runs/air, forecast.csv and novelty.csv.
 demo: .venv/.user
 	$(BIN)/conca fit $(DATA) --target pm2.5 --time time --horizon 24 --out runs/air --force
 	$(BIN)/conca predict runs/air $(DATA) --out forecast.csv --force
+	$(BIN)/conca score runs/air $(DATA) --rows --out novelty.csv --force
 
 # Two processes; what they would both compile is compiled before.
 test: .venv/.developer .cache/data/typeseg warm

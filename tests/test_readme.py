@@ -133,6 +133,8 @@ def test_the_commands_of_a_page_run(page: str, desk: Path, capfd: pytest.Capture
         assert run(command) == 0, capfd.readouterr().err
     for name in (
         "forecast.csv",
+        "novelty.csv",
+        "strange.csv",
         "forecasts.csv",
         "air.state",
         "runs/air/report.html",
@@ -151,7 +153,7 @@ def test_the_demo_runs_the_commands_of_the_readme() -> None:
     rule = re.search(r"^demo:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
     assert rule
     lines = [line.replace("$(BIN)/", "").replace("$(DATA)", DATA) for line in rule[1].splitlines()]
-    told = [["conca", *command] for command in commands(README)[:2]]
+    told = [["conca", *command] for command in commands(README)[:3]]
     assert [shlex.split(line) for line in lines] == [[*command, "--force"] for command in told]
 
 

@@ -22,7 +22,10 @@ __all__ = ["Alarm", "about_refit", "write_rows"]
 
 Alarm: TypeAlias = Annotated[
     float | None,
-    Option(metavar="SHARE", help="Novelty: alarm from this share of what was held out on; default: 0.99."),
+    Option(
+        metavar="SHARE",
+        help="Novelty: alarm from this share of what was held out on; default: 0.99, or the most that there is.",
+    ),
 ]
 
 
@@ -57,10 +60,8 @@ def write_rows(
 
 def of_rows(run: Path, data: Path, quantile: float | None) -> tuple[pd.DataFrame, list[str]]:
     """Each row of a table, and what the user should know."""
-    from conca.infer.novelty import QUANTILE
-
     model = forecaster(run)
-    table = model.novelty(data, quantile=QUANTILE if quantile is None else quantile)
+    table = model.novelty(data, quantile=quantile)
     return table, [*model.notices_, *about_refit(model), alarms(table)]
 
 
@@ -77,12 +78,12 @@ def of_sequences(run: Path, data: Path, quantile: float | None, **reading: Any) 
     import pandas as pd
 
     from conca.estimators.novelty import held_out_sequences
-    from conca.infer.novelty import QUANTILE, told
+    from conca.infer.novelty import told
 
     model = classifier(run)
     check_rate(run, model, reading.get("rate"))
     calibration = held_out_sequences(model.run_)
-    share = calibration.checked(QUANTILE if quantile is None else quantile)
+    share = calibration.checked(quantile)
     sequences = model.read(data, **given(**reading))
     notices = list(model.notices_)
     found = told(model.novelty(sequences), calibration, share)

@@ -47,12 +47,12 @@ class Opened:
     wanted: str = "a header and rows of CSV"
 
 
-def forecasts(run: Path, future: Path | None, quantile: float | None = None) -> Opened:
-    """A run that forecasts, or, with a quantile, says how strange rows are. Raises BadInput if it cannot be read, or the future cannot."""
+def forecasts(run: Path, future: Path | None, novelty: bool = False, quantile: float | None = None) -> Opened:
+    """A run that forecasts, or says how strange rows are. Raises BadInput if it cannot be read, or the future cannot."""
     from conca.infer.session import Session
     from conca.infer.stream import Stream
 
-    if quantile is not None:
+    if novelty:
         return novelties(run, quantile)
     session = Session(forecaster(run), future)
 
@@ -64,7 +64,7 @@ def forecasts(run: Path, future: Path | None, quantile: float | None = None) -> 
     return Opened(session, begin, notices, session.fitted.schema.time is None)
 
 
-def novelties(run: Path, quantile: float) -> Opened:
+def novelties(run: Path, quantile: float | None) -> Opened:
     """A run that says how strange rows are. Raises BadInput if it cannot be read, or nothing was held out."""
     from conca.estimators.novelty import held_out_rows
     from conca.infer.novelty_stream import NoveltySession, NoveltyStream
@@ -87,6 +87,7 @@ def labels(
     raw: str | None,
     every: int | None,
     rate: int | None,
+    novelty: bool = False,
     quantile: float | None = None,
 ) -> Opened:
     """A run that classifies. Raises BadInput if it cannot be read, or has no answer before the end of a sequence."""
@@ -104,21 +105,21 @@ def labels(
         raise BadInput(
             f"{run}: reads steps in the order '{model.reading_['order']}', and a stream has them as they come; fit without --order"
         )
-    novelty = None if quantile is None else (held_out_sequences(model.run_), quantile)
+    measure = (held_out_sequences(model.run_), quantile) if novelty else None
     session = LabelSession(model.network_at(rate), model.classes_.tolist(), symbols=model.symbols_)
     known = rate or model.rate_
 
     def begin(first: First, resumed: bool) -> tuple[Answers, bytes]:
         if raw is not None:
             size = every or (max(1, int(known) // SHARE) if known else EVERY)
-            return SampleStream(session, size, every=probabilities, novelty=novelty), b""
+            return SampleStream(session, size, every=probabilities, novelty=measure), b""
         line, rest = first()
         usual, channels, names = model.reading_.get("series"), model.channels_, read_header(line, "stdin").names
         column = usual if series is None and usual in names else series
         if (time := model.reading_.get("time")) in names:
             notices.append(f"rows of a sequence are taken in the order in which they come; '{time}' is not read")
         stream = LabelStream(
-            session, line, "stdin", channels=channels, series=column, every=probabilities, novelty=novelty
+            session, line, "stdin", channels=channels, series=column, every=probabilities, novelty=measure
         )
         return stream, rest
 

@@ -105,13 +105,16 @@ def stream(
         raise BadInput(
             f"{'--probabilities' if probabilities else '--future'} and --novelty are two answers; leave one out"
         )
-    strange = (0.99 if quantile is None else quantile) if novelty else None
     if labelling:
         check_options(run, of="forecast", future=future)
     else:
         check_options(run, of="classify", **own)
     with nullcontext() if state is None else sole(state):
-        opened = labels(run, quantile=strange, **own) if labelling else forecasts(run, future, strange)
+        opened = (
+            labels(run, novelty=novelty, quantile=quantile, **own)
+            if labelling
+            else forecasts(run, future, novelty, quantile)
+        )
         run_stream(opened, state, verbose, quiet)
 
 

@@ -29,7 +29,6 @@ from conca.estimators.workplace import stamp, workplace
 from conca.infer.fitted import Fitted
 from conca.infer.forecast import forecast
 from conca.infer.frame import check_names, long_frame
-from conca.infer.novelty import QUANTILE
 from conca.models.forecast import ForecastNetwork
 from conca.models.run import check_free, new_folder
 from conca.train.ranks import first
@@ -365,11 +364,11 @@ class Forecaster:
         self.notices_ += [judged(fitted.schema, panel.series, new.cutoffs, config.horizon), *verdict(table)]
         return table
 
-    def novelty(self, data: Source, *, quantile: float = QUANTILE) -> pd.DataFrame:
+    def novelty(self, data: Source, *, quantile: float | None = None) -> pd.DataFrame:
         """How strange each row is: -log of the density of its targets under the forecast from the row before; higher is stranger.
 
         Returns a line for each row: series, time (or `row`), `novelty` (nats; NaN for the first row of a series and without a
-        target), `rank` (share of the rows held out at the fit that scored lower), `alarm` (1 where that is `quantile` or more).
+        target), `rank` (share of the rows held out at the fit that scored lower), `alarm` (1 where that is `quantile`, or 0.99, or more).
         Raises BadInput as `predict` does, and where too little was held out for the quantile.
         """
         result: pd.DataFrame = as_given(novelty_frame(self.run_, *self._encoded(data), quantile), data)

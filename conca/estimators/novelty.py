@@ -54,14 +54,14 @@ def held_out_sequences(run: LabelRun) -> Calibration:
     return Calibration.of(run.evaluation.energy, "sequences")
 
 
-def novelty_frame(run: Run, panel: Panel, encoded: Sequence[Encoded], quantile: float) -> pd.DataFrame:
+def novelty_frame(run: Run, panel: Panel, encoded: Sequence[Encoded], quantile: float | None) -> pd.DataFrame:
     """One line for each given row: columns of series and time (`row`, from 0, where there is none), novelty, rank, alarm.
 
     Raises BadInput for a quantile that cannot be reached, and where nothing was held out.
     """
     fitted, schema = run.fitted, panel.schema
     calibration = held_out_rows(run)
-    calibration.checked(quantile)
+    quantile = calibration.checked(quantile)
     found = series_novelty(fitted.network, panel.series, encoded, context=fitted.context)
     frames = []
     for one, scores in zip(panel.series, found):

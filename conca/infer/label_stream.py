@@ -42,11 +42,14 @@ class Labels:
     """
 
     def __init__(
-        self, session: LabelSession, series: str | None, every: bool, novelty: tuple[Calibration, float] | None = None
+        self,
+        session: LabelSession,
+        series: str | None,
+        every: bool,
+        novelty: tuple[Calibration, float | None] | None = None,
     ) -> None:
-        self.session, self.series, self.every, self.novelty = session, series, every, novelty
-        if novelty is not None:
-            novelty[0].checked(novelty[1])
+        self.session, self.series, self.every = session, series, every
+        self.novelty = None if novelty is None else (novelty[0], novelty[0].checked(novelty[1]))
         self.names = [cell(name) for name in session.classes]
         self.rows = self.refused = self.passed = self.lost = 0
 
@@ -94,7 +97,7 @@ class LabelStream(Labels):
         channels: Sequence[str],
         series: str | None = None,
         every: bool = False,
-        novelty: tuple[Calibration, float] | None = None,
+        novelty: tuple[Calibration, float | None] | None = None,
     ) -> None:
         super().__init__(session, series, every, novelty)
         found, key = read_header(first, where), () if series is None else (series,)
@@ -179,7 +182,7 @@ class SampleStream(Labels):
         size: int,
         *,
         every: bool = False,
-        novelty: tuple[Calibration, float] | None = None,
+        novelty: tuple[Calibration, float | None] | None = None,
     ) -> None:
         super().__init__(session, None, every, novelty)
         channels = session.network.config.channels

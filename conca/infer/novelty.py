@@ -54,8 +54,13 @@ class Calibration:
         lower = np.searchsorted(self.scores, scores, side="left")
         return np.where(np.isnan(scores), np.nan, lower / (len(self.scores) + 1))
 
-    def checked(self, quantile: float) -> float:
-        """The quantile; raises BadInput unless it lies between 0 and 1, and so many were held out that a rank can reach it."""
+    def checked(self, quantile: float | None) -> float:
+        """The rank from which on there is an alarm; None: 0.99, or the highest that there is, if that is lower.
+
+        Raises BadInput unless it lies between 0 and 1, and so many were held out that a rank can reach it.
+        """
+        if quantile is None:
+            return min(QUANTILE, len(self.scores) / (len(self.scores) + 1))
         if not 0 < quantile < 1:
             raise BadInput(f"the quantile from which on a row is strange lies between 0 and 1, not {quantile}")
         most = len(self.scores) / (len(self.scores) + 1)

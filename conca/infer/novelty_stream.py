@@ -16,7 +16,7 @@ from conca.infer.ahead import cell, restored, texts
 from conca.infer.fitted import Fitted
 from conca.infer.frame import as_given
 from conca.infer.memory import Last, Memories, Memory, Reading, read_on
-from conca.infer.novelty import QUANTILE, Calibration, likelihoods, told
+from conca.infer.novelty import Calibration, likelihoods, told
 from conca.infer.rows import Given, Rows, read_rows
 from conca.infer.session import HasFitted, Session, fitted_of
 from conca.infer.stepping import Fault, parts_of, sift
@@ -38,13 +38,13 @@ class NoveltySession(Session):
     Args:
         model: a fitted forecaster, or what it holds.
         calibration: scores of rows held out, `conca.estimators.novelty.held_out_rows(model.run_)`.
-        quantile: rank from which on there is an alarm.
+        quantile: rank from which on there is an alarm; None: 0.99, or the highest that there is.
 
     Raises:
         BadInput: for a model that is none, and a quantile that cannot be reached.
     """
 
-    def __init__(self, model: HasFitted | Fitted, calibration: Calibration, quantile: float = QUANTILE) -> None:
+    def __init__(self, model: HasFitted | Fitted, calibration: Calibration, quantile: float | None = None) -> None:
         self.hold(fitted_of(model), None)
         self.calibration, self.quantile = calibration, calibration.checked(quantile)
 
