@@ -66,11 +66,11 @@ def of_rows(run: Path, data: Path, quantile: float | None) -> tuple[pd.DataFrame
 
 
 def about_refit(model: Forecaster) -> list[str]:
-    """A line where the network is another one than that which its scores are measured by."""
+    """A line where the network has learnt from what its scores are measured by."""
     if not len(model.refit_scores_):
         return []
-    line = "measured by the network that had not learnt from the rows held out; this one has learnt from all"
-    return [f"{line}, so ranks are near, not exact (fit --no-refit keeps the first)"]
+    line = "measured by rows that were held out first and then learnt from, too (refit)"
+    return [f"{line}, so new ones score a little higher; fit --no-refit measures without that"]
 
 
 def of_sequences(run: Path, data: Path, quantile: float | None, **reading: Any) -> tuple[pd.DataFrame, list[str]]:

@@ -43,6 +43,7 @@ class Evaluation:
     quantiles  (n, H, K, Q) what was forecast
     names      of the model ("model") and of the simple forecasts
     by_step    (number of names, H, K) mean absolute error at each step
+    refitted   (n, K, Q) the first step as the network forecasts it that has learnt from all rows, these too; None without a refit
     """
 
     keys: tuple[Key, ...]
@@ -53,10 +54,11 @@ class Evaluation:
     quantiles: Floats
     names: tuple[str, ...]
     by_step: Floats
+    refitted: Floats | None = None
 
     @classmethod
-    def of(cls, trials: Sequence[Trial]) -> Self | None:
-        """What trials of one model on the same series showed; None if they have no forecast."""
+    def of(cls, trials: Sequence[Trial], refitted: Trial | None = None) -> Self | None:
+        """What trials of one model on the same series showed, and that of the refitted one; None if they have no forecast."""
         trials = [trial for trial in trials if sum(map(len, trial.cutoffs))]
         if not trials:
             return None
@@ -78,11 +80,13 @@ class Evaluation:
             quantiles=quantiles[kept],
             names=names,
             by_step=errors,
+            refitted=None if refitted is None else np.concatenate([q[:, 0] for q in refitted.quantiles])[kept],
         )
 
     def tensors(self) -> dict[str, Tensor]:
         """The arrays by name, for safetensors."""
-        return {name: torch.from_numpy(np.ascontiguousarray(getattr(self, name))) for name in ARRAYS}
+        names = ARRAYS if self.refitted is None else (*ARRAYS, "refitted")
+        return {name: torch.from_numpy(np.ascontiguousarray(getattr(self, name))) for name in names}
 
     @classmethod
     def from_tensors(cls, found: dict[str, Tensor], keys: tuple[Key, ...], names: Sequence[str]) -> Self:
@@ -92,4 +96,9 @@ class Evaluation:
             raise BadInput("the evaluation is not whole; the run is damaged")
         if len(arrays["by_step"]) != len(names) or arrays["series"].max(initial=-1) >= len(keys):
             raise BadInput("the evaluation does not fit the run; the run is damaged")
+        if "refitted" in found:
+            quantiles = arrays["quantiles"]
+            arrays["refitted"] = found["refitted"].numpy()
+            if arrays["refitted"].shape != (len(quantiles), *quantiles.shape[2:]):
+                raise BadInput("the evaluation does not fit the run; the run is damaged")
         return cls(keys=keys, names=tuple(names), **arrays)

@@ -43,6 +43,7 @@ def fit_run(
     first = learnt = learn(config, panel, plan.splits, folder, progress=progress, resume=resume, minutes=minutes)
     trial = trial_of(config, learnt, plan)
     again, simple, known = pd.DataFrame(), trial.simple, [split.validation for split in plan.splits]
+    seen: Trial | None = None
     if refit:
         whole = everything(panel.series)
         learnt = learn(config, panel, whole, folder / "refit", progress=progress, resume=resume, after=first)
@@ -57,7 +58,7 @@ def fit_run(
         scores=score_table([trial]),
         target_scores=score_table([trial], several) if several else pd.DataFrame(),
         refit_scores=again,
-        evaluation=Evaluation.of([trial]),
+        evaluation=Evaluation.of([trial], seen),
         history=pd.DataFrame(first.trained.history),
     )
     return run, [*first.panel.notices, *unused(learnt), *words_about(panel, plan, run.scores, config.horizon)]

@@ -25,7 +25,9 @@ NONE = "nothing was held out when this run was fitted, so nothing is known that 
 
 
 def held_out_rows(run: Run) -> Calibration:
-    """Scores of the rows held out, of the network that did not learn from them.
+    """Scores of the rows held out, by the network of the run: after a refit, by one that has learnt from them, too.
+
+    Those of another network would say little: it may be surer of itself, or less.
 
     Raises BadInput where nothing was held out.
     """
@@ -35,7 +37,8 @@ def held_out_rows(run: Run) -> Calibration:
     encoding = run.fitted.encoding
     scalers = [encoding.own[encoding.places[named(k)]] if encoding.knows(k) else encoding.pooled for k in kept.keys]
     unit = np.abs(np.array([scaler.scale for scaler in scalers]))[kept.series]
-    each = split_normal_nll(kept.y[:, 0], kept.quantiles[:, 0], run.config.quantiles, FLOOR * unit)
+    quantiles = kept.quantiles[:, 0] if kept.refitted is None else kept.refitted
+    each = split_normal_nll(kept.y[:, 0], quantiles, run.config.quantiles, FLOOR * unit)
     there = ~np.isnan(each)
     found = Calibration.of(np.where(there.any(1), np.where(there, each, 0.0).sum(1), np.nan))
     if not len(found.scores):

@@ -352,3 +352,29 @@ def test_steps_in_another_order_are_no_stream(place: Path, feed: Feed, tmp_path:
 def test_a_name_of_two_lines_is_quoted(place: Path, feed: Feed) -> None:
     status, out, _ = feed('who,x,z\n"a\nb",1,2\n', run=place / "run")
     assert status == 0 and pd.read_csv(io.StringIO(out)).who.tolist() == ["a\nb"]
+
+
+def test_a_stream_says_how_strange_sequences_are_and_score_agrees_at_their_ends(
+    place: Path, say: Say, feed: Feed, tmp_path: Path
+) -> None:
+    status, out, err = say("score", place / "run", place / "waves.csv", "--rows")
+    whole = frame(out).set_index("sequence")
+    assert status == 0 and "alarm" in err.splitlines()[-1]
+    assert list(whole) == ["label", "novelty", "rank", "alarm", "truth"]
+    model = conca.load(place / "run")
+    np.testing.assert_allclose(whole.novelty, model.novelty(place / "waves.csv"))
+    assert len(model.evaluation_.energy) == 6 and set(whole["rank"]) <= {k / 7 for k in range(7)}
+    assert (whole.alarm == (whole["rank"] > 0.85)).all()
+    rows = waves().sort_values(["t", "who"], kind="stable").drop(columns=["kind", "t"]).to_csv(index=False)
+    status, out, _ = feed(rows, "--series", "who", "--novelty", run=place / "run")
+    last = frame(out).groupby("who").last()
+    np.testing.assert_allclose(last.novelty, whole.novelty.loc[last.index], rtol=1e-5)
+    lines = rows.splitlines(keepends=True)
+    words = "--series", "who", "--novelty", "--state", tmp_path / "state", "-q"
+    parts = [feed("".join(part), *words, run=place / "run")[1] for part in (lines[:100], [lines[0], *lines[100:]])]
+    again = frame(parts[0] + parts[1].partition("\n")[2])
+    np.testing.assert_allclose(again.novelty, frame(out).novelty, rtol=1e-5)
+    assert again[["who", "step"]].equals(frame(out)[["who", "step"]])
+    one_line(say("score", place / "run", place / "waves.csv", "--rows", "--quantile", 0.99), "6 sequences held out")
+    one_line(feed(rows, "--novelty", "--probabilities", run=place / "run"), "leave one out")
+    one_line(say("predict", place / "run", place / "waves.csv", "--rolling"), "--rolling")
