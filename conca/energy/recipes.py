@@ -50,7 +50,6 @@ class Recipe:
         lr, betas: of Adam.
         batch: of data, and of chains.
         spectral: whether every layer wants a spectral norm.
-        source: the paper.
         differs: what is not as in the paper, and why; empty where nothing is.
     """
 
