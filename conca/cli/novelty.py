@@ -41,6 +41,8 @@ def write_rows(
     **reading: Any,
 ) -> None:
     """The command. Raises BadInput for what cannot be read, measured or written."""
+    from conca.infer.novelty_stream import number_of
+
     if out is not None:
         check_free(out, force)
     elif sys.__stdout__ is None:
@@ -52,6 +54,8 @@ def write_rows(
         table, notices = of_rows(run, data, quantile)
     for line in () if quiet else notices:
         notice(line)
+    for name in ("novelty", "rank"):  # as a stream writes them
+        table[name] = [number_of(value) for value in table[name]]
     if out is None:
         table.to_csv(sys.stdout, index=False)
     else:

@@ -74,9 +74,12 @@ def novelties(run: Path, quantile: float | None) -> Opened:
 
     def begin(first: First, resumed: bool) -> tuple[Answers, bytes]:
         line, rest = first()
+        if any(memory.last is None for memory in session.memories.values()):
+            notices.append("the state is that of a stream of forecasts, so the next row of each series has no score")
         return NoveltyStream(session, line, "stdin", resumed=resumed), rest
 
-    return Opened(session, begin, about_refit(model), session.fitted.schema.time is None)
+    notices = about_refit(model)
+    return Opened(session, begin, notices, session.fitted.schema.time is None)
 
 
 def labels(

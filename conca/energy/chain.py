@@ -240,7 +240,7 @@ def _check(energy: object, kernel: object, x: object) -> None:
 
 
 def _check_run(x: Tensor, steps: object, thin: object, generator: object) -> None:
-    if not isinstance(steps, (int, Integral)) or not isinstance(thin, (int, Integral)):
+    if not isinstance(steps, (int, Integral)) or not isinstance(thin, (int, Integral)) or steps is True or thin is True:
         raise BadInput(f"steps and thin must be whole numbers, not {steps!r} and {thin!r}; use int(...)")
     if steps < 0 or thin < 1:
         raise BadInput(f"steps must be 0 or more and thin 1 or more, not {steps} and {thin}")

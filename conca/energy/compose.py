@@ -106,7 +106,7 @@ class Sum(_WeightedSum, _Composed):
         return self._total(cast(Energy, term)(x) for term in self.parts())
 
     def _total(self, energies: Iterable[Tensor]) -> Tensor:
-        weighed = [weight * energy for weight, energy in zip(self.weights(), energies)]
+        weighed = [_fitting(weight, energy) * energy for weight, energy in zip(self.weights(), energies)]
         return torch.stack(weighed).sum(0) if len(weighed) > 1 else weighed[0]
 
     def _from_parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -308,6 +308,14 @@ def _ask(parts: Iterable[Score], x: Tensor) -> tuple[list[Tensor], list[Tensor]]
     """The energies and the slopes of parts that are all energies."""
     asked = [cast(Energy, part).evaluate(x) for part in parts]
     return [energy for energy, _ in asked], [score for _, score in asked]
+
+
+def _fitting(weight: float | Tensor, energy: Tensor) -> float | Tensor:
+    """The weight; raises BadInput where it is neither one number nor one per row."""
+    if isinstance(weight, Tensor) and weight.shape not in ((), energy.shape):
+        rows = f"({len(energy)},)"
+        raise BadInput(f"a weight is one number, or one per row, {rows}, not of shape {tuple(weight.shape)}")
+    return weight
 
 
 def _lift(weight: float | Tensor, x: Tensor) -> float | Tensor:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from conca.energy.draws import whole
 from conca.energy.energy import Energy
 from conca.types import BadInput
 
@@ -95,7 +96,7 @@ def nested_rhat(chain: Tensor, superchains: int) -> Tensor:
     Source: Margossian et al. 2024, "Nested R-hat: Assessing the Convergence of Markov Chain Monte Carlo When Running Many
     Short Chains", eq. 6.
     """
-    x = _checked(chain, least=1)
+    x, superchains = _checked(chain, least=1), whole(superchains, "the number of groups")
     steps, batch = x.shape[:2]
     if superchains < 2 or batch % superchains or (steps == 1 and batch == superchains):
         raise BadInput(

@@ -135,6 +135,8 @@ class Score(nn.Module):
         return self * weight
 
     def __truediv__(self, temperature: float | Tensor) -> Score:
+        if isinstance(temperature, (float, Real)) and float(temperature) == 0:
+            raise BadInput("a temperature must not be 0; a landscape is divided by a positive one")
         # numpy's own reciprocal would be rounded to numpy's own precision
         return self * (1.0 / (float(temperature) if isinstance(temperature, (float, Real)) else temperature))
 

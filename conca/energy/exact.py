@@ -17,6 +17,8 @@ from conca.types import BadInput
 
 __all__ = ["ais", "log_z_enumerate", "log_z_grid"]
 
+MOST = 1 << 26
+"""Points of a grid, or of an enumeration."""
 BLOCK = 1 << 16
 """Points that an energy is asked about at once."""
 
@@ -40,6 +42,8 @@ def log_z_grid(energy: Energy, low: float, high: float, points: int) -> Tensor:
         raise BadInput(f"the box goes from low to high, low below high, not from {low} to {high}")
     if size > 3:
         raise BadInput(f"a grid serves up to three coordinates, and this energy has {size}; use ais")
+    if points**size > MOST:
+        raise BadInput(f"a grid of {points}^{size} points is not summed; up to 2^26 points are, take fewer")
     like = _like(energy)
     cell = (high - low) / points
     side = low + cell * (torch.arange(points, dtype=like.dtype, device=like.device) + 0.5)
@@ -55,14 +59,16 @@ def log_z_enumerate(energy: Energy, values: Sequence[float], size: int | None = 
         size: how many coordinates, where `energy.shape` does not tell it.
 
     Raises:
-        BadInput: for more than 2^26 points, or no values.
+        BadInput: for more than 2^26 points, or values that are none, repeated or not finite.
         Divergence: where an energy is not a number.
     """
     shape = energy.shape if size is None else (size,)
     if shape is None:
         raise BadInput("the energy does not tell the shape of a point: give size")
     count = math.prod(shape)
-    if not values or len(values) ** count > 1 << 26:
+    if not values or len(set(values)) < len(values) or not all(map(math.isfinite, values)):
+        raise BadInput(f"values are one or more numbers, each once, such as (-1, 1), not {values}")
+    if len(values) ** count > MOST:
         raise BadInput(
             f"{len(values)} values of {count} coordinates are not enumerated; up to 2^26 points are, use ais"
         )
@@ -108,6 +114,8 @@ def ais(
     between = [k / whole(levels, "levels") for k in range(levels + 1)] if isinstance(levels, int) else list(levels)
     if len(between) < 2 or between[0] != 0 or between[-1] != 1 or between != sorted(set(between)):
         raise BadInput("levels rise from 0 to 1, such as [0, 0.1, 0.5, 1]")
+    if not math.isfinite(log_z):
+        raise BadInput(f"log_z of the base must be finite, not {log_z}")
     if len(x) < 2:
         raise BadInput(f"two chains or more tell how sure the result is, not {len(x)}")
     gained = x.new_zeros(len(x))

@@ -36,12 +36,15 @@ class GaussianMixture(ClosedForm):
 
     def __init__(self, means: Tensor, scale: float | Tensor = 1.0, weights: Tensor | None = None) -> None:
         super().__init__()
-        if means.dim() == 0 or len(means) == 0 or not means.is_floating_point():
+        if not isinstance(means, Tensor):
+            raise BadInput(f"means are a tensor of shape (K, ...), not a {type(means).__name__}")
+        if means.dim() == 0 or len(means) == 0 or not means.is_floating_point() or not bool(means.isfinite().all()):
             raise BadInput(
-                f"means are floating point of shape (K, ...), not {means.dtype} of shape {tuple(means.shape)}"
+                f"means are floating point, finite, of shape (K, ...), not {means.dtype} of shape {tuple(means.shape)}"
             )
         count, like = len(means), means.detach()
-        scales = torch.as_tensor(scale, dtype=like.dtype, device=like.device).expand(count).clone()
+        scales = torch.as_tensor(scale, dtype=like.dtype, device=like.device)
+        scales = scales.expand(count).clone() if scales.dim() == 0 else scales
         shares = like.new_ones(count) if weights is None else weights.to(like)
         for what, values in (("a scale", scales), ("a weight", shares)):
             if values.shape != (count,) or not bool((values > 0).all() & values.isfinite().all()):

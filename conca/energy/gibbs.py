@@ -83,7 +83,7 @@ class Gibbs:
         """Every coordinate drawn from its values by their energies, one after the other."""
         assert self.values is not None
         values = x.new_tensor(self.values)
-        free, flat = energy.free(x).reshape(len(x), -1), x.reshape(len(x), -1)
+        free, flat = (t.reshape(len(x), math.prod(x.shape[1:])) for t in (energy.free(x), x))
         for d in range(flat.shape[1] if len(x) else 0):
             flat, heights = flat.clone(), []
             for value in self.values:  # one batch of the rows for each, since conditions may be bound to rows

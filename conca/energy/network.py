@@ -34,7 +34,11 @@ class Learnt(Energy):
 
     def __init__(self, net: nn.Module, shape: tuple[int, ...], *, frozen: bool = False) -> None:
         super().__init__()
-        self.shape, self.frozen = tuple(shape), frozen
+        if not isinstance(net, nn.Module):
+            raise BadInput(f"{type(self).__name__} is made around a torch.nn.Module, not a {type(net).__name__}")
+        if not isinstance(shape, tuple) or not all(isinstance(n, int) and n > 0 for n in shape):
+            raise BadInput(f"the shape of one point is a tuple of whole numbers, such as (2,), not {shape!r}")
+        self.shape, self.frozen = shape, frozen
         self.net = net.eval() if frozen else net
         rows_apart(net, self.shape, training=not frozen)
 
@@ -137,7 +141,11 @@ def _watched(net: nn.Module, x: Tensor, training: bool) -> list[Seen]:
     with torch.no_grad(), undisturbed(net, x), _hooked(net, watch):
         net.train(training)
         torch.manual_seed(0)
-        net(x)
+        try:
+            net(x)
+        except RuntimeError as error:
+            what = " ".join(str(error).split())
+            raise BadInput(f"the network cannot read x of shape {tuple(x.shape)} of {x.dtype}: {what}") from error
     return seen
 
 

@@ -87,6 +87,9 @@ def novelty(net: nn.Module, x: Tensor, by: By = "energy", *, temperature: float 
     """
     score = score_by(by, temperature)
     whole(batch_size, "batch_size")
+    if not isinstance(x, Tensor) or x.dim() < 2:
+        found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise BadInput(f"a classifier reads x of shape (B, ...), not {found}")
     with torch.no_grad(), undisturbed(net, x):
         net.eval()
         return torch.cat([score(value_of(net(part))) for part in torch.split(x, batch_size)])
@@ -103,6 +106,8 @@ def fit_temperature(logits: Tensor, y: Tensor) -> float:
     Source: Guo et al. 2017, "On Calibration of Modern Neural Networks".
     """
     found = _logits(logits).detach().double()
+    if not len(found) or not bool(found.isfinite().all()):
+        raise BadInput("a temperature is fitted to finite logits of one row or more")
     truth = labels_of(y, found)
     low, high = -6.0, 6.0  # of log T; the loss has one valley in 1 / T, so in log T as well
 

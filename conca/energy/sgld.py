@@ -33,7 +33,7 @@ class SGLD:
         positive(self.noise, "the noise of sgld")
         if self.clip is not None:
             positive(self.clip, "the clip of sgld")
-        if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
+        if self.bounds is not None and (len(self.bounds) != 2 or not self.bounds[0] < self.bounds[1]):
             raise BadInput(f"bounds of sgld are (low, high), low below high, not {self.bounds}")
 
     @classmethod

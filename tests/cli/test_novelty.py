@@ -24,6 +24,13 @@ def judged(say: Callable, fitted: Path) -> pd.DataFrame:
     return frame(out)
 
 
+def test_both_write_the_same_text(feed: Feed, table: str, say: Callable, fitted: Path) -> None:
+    _, whole, _ = say("score", fitted / "run", fitted / "air.csv.xz", "--rows", *SHARE, "-q")
+    _, streamed, _ = feed(table, "--novelty", *SHARE, "-q")
+    alike = [a == b for a, b in zip(whole.splitlines(), streamed.splitlines(), strict=True)]
+    assert sum(alike) > 0.9 * len(alike)  # the last of six digits may differ
+
+
 def same(found: pd.DataFrame, wanted: pd.DataFrame) -> None:
     assert list(found) == list(wanted) == COLUMNS
     pd.testing.assert_series_equal(pd.to_datetime(found.time), pd.to_datetime(wanted.time))
@@ -61,6 +68,8 @@ def test_a_state_of_forecasts_scores_from_the_second_row_on(
     status, out, _ = feed("".join([lines[0], *lines[60:90]]), "--novelty", *SHARE, "--state", tmp_path / "state", "-q")
     found = frame(out).novelty
     assert status == 0 and np.isnan(found[0])
+    _, _, err = feed(table, "--novelty", *SHARE, "--state", tmp_path / "state")
+    assert "no score" not in err  # it is kept from now on
     np.testing.assert_allclose(found[1:], judged.novelty[60:89], rtol=1e-4, atol=1e-4)
 
 

@@ -109,7 +109,7 @@ def test_what_does_not_add_says_so():
     with pytest.raises(BadInput, match="finite"):
         float("nan") * bowl()
     for ask in (type(bowl()).__call__, Energy.score):
-        with pytest.raises(BadInput, match=r"Sum.*shape \(1,\), not shape \(4,\)"):
+        with pytest.raises(BadInput, match=r"one per row, \(1,\), not of shape \(4,\)"):
             ask(bowl() * torch.ones(4), torch.zeros(1, 2))
 
 

@@ -334,6 +334,11 @@ def test_gibbs_keeps_conditions_and_known_values_that_are_bound_to_rows():
     assert (chain[:, :, 0] == 0.5).all() and set(chain[:, :, 1:].unique().tolist()) == {-1.0, 1.0}
 
 
+def test_no_spins_are_no_error():
+    chain, _ = sample(Ising(), gibbs((-1, 1)), torch.zeros(0, 4), 2, generator=seeded())
+    assert chain.shape == (2, 0, 4)
+
+
 def test_gibbs_is_loud_where_an_energy_is_no_number():
     class Sick(Energy):
         def forward(self, x):

@@ -235,3 +235,20 @@ def test_what_no_denoiser_is_gets_one_line():
         DenoiserScore(lambda x, t: x[:, :1]).at(1.0).score(x)
     with pytest.raises(TypeError, match="knows only its slope"):
         sample(DenoiserScore(best(1.0)).at(1.0), mala(0.1), x, 1, generator=seeded())
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda: NetworkEnergy("net", (2,)), "a torch.nn.Module, not a str"),
+        (lambda: NetworkEnergy(nn.Linear(2, 1), 2), "a tuple of whole numbers"),
+        (lambda: NetworkEnergy(nn.Linear(2, 1), (-2,)), "a tuple of whole numbers"),
+        (lambda: rows_apart(nn.Linear(2, 3), (3,)), r"cannot read x of shape \(4, 3\)"),
+        (lambda: NetworkEnergy(nn.Linear(2, 1), (2,)) / 0, "a temperature must not be 0"),
+        (lambda: (NetworkEnergy(nn.Linear(2, 1), (2,)) * torch.ones(2))(torch.zeros(5, 2)), r"one per row, \(5,\)"),
+    ],
+)
+def test_what_no_energy_can_be_made_of_gets_one_line(make, line):
+    with pytest.raises(BadInput, match=line) as raised:
+        make()
+    assert "\n" not in str(raised.value)
