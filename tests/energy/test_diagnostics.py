@@ -1,6 +1,5 @@
 """Diagnostics beside figures of ArviZ, and exact references beside values that are known."""
 
-import importlib.util
 import itertools
 import math
 
@@ -109,9 +108,7 @@ def test_figures_are_those_of_arviz(shape):
 
 
 def test_figures_are_those_of_the_arviz_that_is_installed():
-    if importlib.util.find_spec("arviz_stats") is None:
-        pytest.skip("arviz-stats is not installed")
-    array_stats = importlib.import_module("arviz_stats.base").array_stats
+    array_stats = pytest.importorskip("arviz_stats.base").array_stats
     x = chains(60, 4, 0.7, seed=3)
     expected = [
         float(array_stats.ess(x[:, :, i].T.numpy(), chain_axis=0, draw_axis=1, method="bulk")) for i in range(2)
