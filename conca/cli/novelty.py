@@ -41,7 +41,7 @@ def write_rows(
     **reading: Any,
 ) -> None:
     """The command. Raises BadInput for what cannot be read, measured or written."""
-    from conca.infer.novelty_stream import number_of
+    from conca.infer.novelty import number_of
 
     if out is not None:
         check_free(out, force)

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from conca.energy.energy import Score
 from conca.layers import states
-from conca.types import BadInput
+from conca.types import BadInput, State
 
 __all__ = ["Chains", "Divergence", "Info", "Kernel", "OnChain", "sample", "undisturbed"]
 
@@ -177,7 +177,7 @@ class Chains(Generic[E, K]):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Tensors by name: the state of the kernel, that of the generator, and the steps taken."""
-        found = {name: leaf.clone() for name, leaf in _named(self.state)}
+        found = {name: leaf.clone() for name, leaf in states.named(cast(State, self.state), "state")}
         found["steps"] = torch.tensor(self.steps)
         if self.generator is not None:
             found["generator"] = self.generator.get_state()
@@ -193,7 +193,8 @@ class Chains(Generic[E, K]):
             if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
                 has, needs = (f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in (found[name], tensor))
                 raise BadInput(f"these are other chains: '{name}' is {has}, expected {needs}")
-        self.state, self.steps = _filled(self.state, found), int(found["steps"])
+        copied = {name: tensor.clone() for name, tensor in found.items()}
+        self.state, self.steps = states.filled(self.state, copied, "state"), int(found["steps"])
         if self.generator is not None:
             self.generator.set_state(found["generator"].cpu())
 
@@ -204,26 +205,6 @@ class Chains(Generic[E, K]):
     def load(self, path: str | Path) -> None:
         """Go on from what `save` wrote. Raises BadInput, and changes nothing, where it is missing, broken, or of other chains."""
         self.load_state_dict(states.load_named(path))
-
-
-def _named(state: Any, prefix: str = "state") -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a kernel's state, nested as it may be, by name; None has none."""
-    if isinstance(state, Tensor):
-        yield prefix, state
-    elif state is not None:
-        for field, part in zip(getattr(state, "_fields", range(len(state))), state):
-            yield from _named(part, f"{prefix}.{field}")
-
-
-def _filled(state: Any, found: Mapping[str, Tensor], prefix: str = "state") -> Any:
-    """A state of the same tree with the tensors of these names, copied."""
-    if isinstance(state, Tensor):
-        return found[prefix].to(state.device, copy=True)
-    if state is None:
-        return None
-    fields = getattr(state, "_fields", range(len(state)))
-    parts = [_filled(part, found, f"{prefix}.{field}") for field, part in zip(fields, state)]
-    return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
 
 
 def _check(energy: object, kernel: object, x: object) -> None:

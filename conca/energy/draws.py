@@ -12,7 +12,7 @@ from torch import Tensor
 from conca.energy.energy import Energy, Score, squares
 from conca.types import BadInput
 
-__all__ = ["by_row", "chance", "norm", "normal", "positive", "weighed", "whole"]
+__all__ = ["asked", "by_row", "chance", "norm", "normal", "positive", "weighed", "whole"]
 
 
 def positive(value: float, what: str = "a step") -> float:
@@ -29,7 +29,8 @@ def whole(value: int, what: str) -> int:
     return int(value)
 
 
-def _asked(generator: torch.Generator | None) -> torch.Generator:
+def asked(generator: torch.Generator | None) -> torch.Generator:
+    """The generator; raises BadInput where there is none."""
     if generator is None:
         raise BadInput("this kernel draws random numbers: pass generator=torch.Generator(device).manual_seed(seed)")
     return generator
@@ -37,13 +38,13 @@ def _asked(generator: torch.Generator | None) -> torch.Generator:
 
 def normal(x: Tensor, generator: torch.Generator | None) -> Tensor:
     """Standard normal numbers like x. Raises BadInput without a generator."""
-    return torch.randn(x.shape, generator=_asked(generator), dtype=x.dtype, device=x.device)
+    return torch.randn(x.shape, generator=asked(generator), dtype=x.dtype, device=x.device)
 
 
 def chance(x: Tensor, generator: torch.Generator | None) -> Tensor:
     """Logarithms of numbers between 0 and 1, one per row of x, (B,), at least in float32: else one in 256 would be 0."""
     fine = torch.promote_types(x.dtype, torch.float32)
-    return torch.rand(len(x), generator=_asked(generator), dtype=fine, device=x.device).log()
+    return torch.rand(len(x), generator=asked(generator), dtype=fine, device=x.device).log()
 
 
 def norm(x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from conca.energy.chain import Divergence, Info
 from conca.energy.compose import BoundScore
-from conca.energy.draws import normal, weighed
+from conca.energy.draws import asked, weighed
 from conca.energy.energy import Energy
 from conca.types import BadInput
 
@@ -67,9 +67,7 @@ class Gibbs:
         return GibbsPlace(x, energy(x))
 
     def step(self, energy: Energy, state: GibbsPlace, generator: torch.Generator | None, /) -> tuple[GibbsPlace, Info]:
-        normal(state.x[:0], generator)  # so that a generator that is missing is told
-        assert generator is not None
-        x = state.x
+        x, generator = state.x, asked(generator)
         if self.values is None:
             inner = redrawing(energy)
             for block in range(inner.blocks()):

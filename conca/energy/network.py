@@ -77,7 +77,7 @@ class NetworkEnergy(Learnt):
 
     @classmethod
     def samples(cls) -> tuple[Energy, ...]:
-        """A plane by a small network with dropout, a tiny image by a convolution."""
+        """A plane, and a tiny image by a convolution."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             plane = nn.Sequential(nn.Linear(2, 8), nn.SiLU(), nn.Linear(8, 1))

@@ -14,8 +14,7 @@ from conca.data.panel import Panel
 from conca.data.times import restore
 from conca.estimators.label_runs import LabelRun
 from conca.estimators.runs import Run
-from conca.infer.novelty import FLOOR, Calibration, series_novelty, told
-from conca.metrics.likelihood import split_normal_nll
+from conca.infer.novelty import Calibration, joint, series_novelty, told
 from conca.types import BadInput
 
 __all__ = ["held_out_rows", "held_out_sequences", "novelty_frame"]
@@ -36,11 +35,9 @@ def held_out_rows(run: Run) -> Calibration:
         raise BadInput(NONE)
     encoding = run.fitted.encoding
     scalers = [encoding.own[encoding.places[named(k)]] if encoding.knows(k) else encoding.pooled for k in kept.keys]
-    unit = np.abs(np.array([scaler.scale for scaler in scalers]))[kept.series]
+    unit = np.array([scaler.scale for scaler in scalers])[kept.series]
     quantiles = kept.quantiles[:, 0] if kept.refitted is None else kept.refitted
-    each = split_normal_nll(kept.y[:, 0], quantiles, run.config.quantiles, FLOOR * unit)
-    there = ~np.isnan(each)
-    found = Calibration.of(np.where(there.any(1), np.where(there, each, 0.0).sum(1), np.nan))
+    found = Calibration.of(joint(kept.y[:, 0], quantiles, run.config.quantiles, unit))
     if not len(found.scores):
         raise BadInput(NONE)
     return found

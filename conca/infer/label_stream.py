@@ -15,7 +15,7 @@ from conca.infer.ahead import cell
 from conca.infer.cells import Cells, number
 from conca.infer.label_session import Floats, LabelSession
 from conca.infer.lines import Header, Record, Splitter, blank_end, read_header
-from conca.infer.novelty import Calibration
+from conca.infer.novelty import COLUMNS, Calibration, cells
 from conca.infer.stream import Answer
 from conca.types import BadInput, nearest
 
@@ -23,7 +23,6 @@ __all__ = ["LabelStream", "SampleStream"]
 
 MOST_ROWS = 8_192
 """Rows that are answered at once."""
-NOVELTY = "novelty", "rank", "alarm"
 FULL_SCALE = 32_768
 """What a sample of 16 bits is divided by, as in files of sound."""
 
@@ -58,7 +57,7 @@ class Labels:
         """The first line of the answer."""
         series = [] if self.series is None else [self.series]
         classes = [f"p_{name}" for name in self.session.classes] if self.every else []
-        told = ("probability", *classes) if self.novelty is None else NOVELTY
+        told = ("probability", *classes) if self.novelty is None else COLUMNS
         return ",".join(map(cell, (*series, "step", "label", *told))) + "\n"
 
     def line(self, key: Sequence[str], step: int, logits: Floats) -> str:
@@ -67,8 +66,7 @@ class Labels:
         if self.novelty is not None:
             calibration, quantile = self.novelty
             energy = energy_score(torch.from_numpy(logits)[None]).numpy()
-            (rank,) = calibration.rank(energy).tolist()
-            told = [f"{energy[0]:.6g}", f"{rank:.6g}", str(int(rank >= quantile))]
+            told = cells(float(energy[0]), float(calibration.rank(energy)[0]), quantile)
             return ",".join([*map(cell, key), str(step), self.names[best], *told]) + "\n"
         probability = self.session.answer(logits)
         others = [f"{p:.6g}" for p in probability.tolist()] if self.every else []

@@ -19,13 +19,14 @@ from conca.metrics.likelihood import split_normal_nll
 from conca.models.forecast import ForecastNetwork
 from conca.types import BadInput
 
-__all__ = ["FLOOR", "QUANTILE", "Calibration", "likelihoods", "rows_before", "series_novelty", "told"]
+__all__ = ["COLUMNS", "QUANTILE", "Calibration", "cells", "joint", "likelihoods", "number_of", "series_novelty", "told"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 FLOOR = 1e-3
 """Least standard deviation of a forecast, in units of the series."""
+COLUMNS = "novelty", "rank", "alarm"
 QUANTILE = 0.99
 """Share of rows held out that scored lower, from which on a row is called strange."""
 
@@ -59,11 +60,11 @@ class Calibration:
 
         Raises BadInput unless it lies between 0 and 1, and so many were held out that a rank can reach it.
         """
+        most = len(self.scores) / (len(self.scores) + 1)
         if quantile is None:
-            return min(QUANTILE, len(self.scores) / (len(self.scores) + 1))
+            return min(QUANTILE, most)
         if not 0 < quantile < 1:
             raise BadInput(f"the quantile from which on a row is strange lies between 0 and 1, not {quantile}")
-        most = len(self.scores) / (len(self.scores) + 1)
         if quantile > most:
             raise BadInput(
                 f"{len(self.scores):,} {self.what} held out rank up to {most:.4g}, so none would reach {quantile}; hold out more "
@@ -96,7 +97,15 @@ def likelihoods(
                 ahead = torch.cat([own, own.new_zeros(len(own), config.horizon - 1, own.shape[2])], 1)
             parts.append(network(hidden[:, some], torch.from_numpy(anchor[some]), ahead)[:, 0].double().numpy())
     quantiles = np.concatenate(parts) * one.unit[:, None] + one.origin[:, None]
-    each = split_normal_nll(y, quantiles, config.levels, FLOOR * np.abs(one.unit))
+    return joint(y, quantiles, config.levels, one.unit)
+
+
+def joint(y: Floats, quantiles: Floats, levels: Sequence[float], unit: Floats) -> Floats:
+    """-log densities (n,) of rows y (n, K) under quantiles (n, K, Q), summed over the targets that are there; NaN without one.
+
+    unit (K,) or (n, K) of the series.
+    """
+    each = split_normal_nll(y, quantiles, levels, FLOOR * np.abs(unit))
     there = ~np.isnan(each)
     return np.where(there.any(1), np.where(there, each, 0.0).sum(1), np.nan)
 
@@ -106,7 +115,17 @@ def told(scores: Floats, calibration: Calibration, quantile: float) -> dict[str,
     rank = calibration.rank(scores)
     alarm = pd.array(np.where(np.isnan(rank), 0, rank >= quantile).astype(np.int64), dtype="Int64")
     alarm[np.isnan(rank)] = pd.NA
-    return {"novelty": scores, "rank": rank, "alarm": alarm}
+    return dict(zip(COLUMNS, (scores, rank, alarm)))
+
+
+def number_of(value: float) -> str:
+    """A number with six digits that count; empty where it is none."""
+    return "" if value != value else f"{value:.6g}"
+
+
+def cells(score: float, rank: float, quantile: float) -> list[str]:
+    """The columns of one score as text; empty where there is no score."""
+    return [number_of(score), number_of(rank), "" if score != score else str(int(rank >= quantile))]
 
 
 def rows_before(given: NDArray[np.bool_]) -> Integers:

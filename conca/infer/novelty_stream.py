@@ -16,16 +16,15 @@ from conca.infer.ahead import cell, restored, texts
 from conca.infer.fitted import Fitted
 from conca.infer.frame import as_given
 from conca.infer.memory import Last, Memories, Memory, Reading, read_on
-from conca.infer.novelty import Calibration, likelihoods, told
+from conca.infer.novelty import COLUMNS, Calibration, cells, likelihoods, told
 from conca.infer.rows import Given, Rows, read_rows
 from conca.infer.session import HasFitted, Session, fitted_of
 from conca.infer.stepping import Fault, parts_of, sift
 from conca.infer.stream import Stream
 from conca.types import BadInput
 
-__all__ = ["COLUMNS", "NoveltySession", "NoveltyStream", "novelty_lines", "number_of", "scored"]
+__all__ = ["NoveltySession", "NoveltyStream", "novelty_lines", "scored"]
 
-COLUMNS = "novelty", "rank", "alarm"
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -111,12 +110,17 @@ def scored(session: Session, rows: Rows) -> tuple[Memories, Floats, Integers]:
             hidden = torch.cat([torch.from_numpy(last.hidden)[:, None], hidden], 1)
             anchor = np.concatenate([last.anchor[None], anchor])
         before = given - (last is None)  # the row before each, among those that are held
-        told = before >= 0
-        chosen = torch.from_numpy(before[told])
-        known = None if one.known is None else one.known[given[told]]
+        known_before = before >= 0
+        chosen = torch.from_numpy(before[known_before])
+        known = None if one.known is None else one.known[given[known_before]]
         found = np.full(len(given), np.nan)
-        found[told] = likelihoods(
-            network, hidden[:, chosen], anchor[before[told]], known, part.series.target[given[told]], one
+        found[known_before] = likelihoods(
+            network,
+            hidden[:, chosen],
+            anchor[before[known_before]],
+            known,
+            part.series.target[given[known_before]],
+            one,
         )
         scores[part.places] = found
         when[part.places] = ticks(part.series.times[given])
@@ -135,21 +139,7 @@ def novelty_lines(
 ) -> str:
     """Rows of CSV: series, time, novelty, rank, alarm; empty where there is no score."""
     times = texts(when[:, None], schema.grid, 1) if len(when) else []
+    rows = zip(keys, times, scores.tolist(), rank.tolist())
     return "".join(
-        ",".join(
-            [
-                *map(cell, key),
-                *time,
-                number_of(score),
-                number_of(share),
-                "" if score != score else str(int(share >= quantile)),
-            ]
-        )
-        + "\n"
-        for key, time, score, share in zip(keys, times, scores.tolist(), rank.tolist())
+        ",".join([*map(cell, key), *time, *cells(score, share, quantile)]) + "\n" for key, time, score, share in rows
     )
-
-
-def number_of(value: float) -> str:
-    """A number with six digits that count; empty where it is none."""
-    return "" if value != value else f"{value:.6g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,9 +18,11 @@ from conca.types import BadInput, S, State, path_of
 
 __all__ = [
     "batch_of",
+    "filled",
     "leaves",
     "load",
     "load_named",
+    "named",
     "put",
     "save",
     "save_named",
@@ -116,7 +118,7 @@ def save(state: State, path: str | Path) -> None:
     Raises:
         BadInput: if the name is that of a folder, or of nothing in a folder that is there.
     """
-    save_named(dict(_named(state)), path)
+    save_named(dict(named(state)), path)
 
 
 def save_named(tensors: dict[str, Tensor], path: str | Path) -> None:
@@ -145,12 +147,11 @@ def load(path: str | Path, like: S) -> S:
         BadInput: if the file is missing, broken, or of another mixer.
     """
     found = load_named(path)
-    names = [name for name, _ in _named(like)]
+    names = [name for name, _ in named(like)]
     if set(names) != set(found):
         theirs, ours = (", ".join(sorted(some)) for some in (found, names))
         raise BadInput(f"{path}: holds a state of another mixer ({theirs}; expected {ours})")
-    queue = iter(names)
-    return tree_map(lambda leaf: found[next(queue)].to(leaf.device), like)
+    return cast(S, filled(like, found))
 
 
 def load_named(path: str | Path) -> dict[str, Tensor]:
@@ -161,10 +162,22 @@ def load_named(path: str | Path) -> dict[str, Tensor]:
         raise BadInput(f"{path}: not a readable state ({error})") from error
 
 
-def _named(state: State, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+def named(state: State | None, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a state by name, "state" where it is one alone; a part that is None has none."""
     if isinstance(state, Tensor):
         yield prefix or "state", state
-        return
-    fields = getattr(state, "_fields", range(len(state)))
-    for field, part in zip(fields, state, strict=True):
-        yield from _named(part, f"{prefix}.{field}" if prefix else str(field))
+    elif state is not None:
+        fields = getattr(state, "_fields", range(len(state)))
+        for field, part in zip(fields, state, strict=True):
+            yield from named(part, f"{prefix}.{field}" if prefix else str(field))
+
+
+def filled(like: Any, found: Mapping[str, Tensor], prefix: str = "") -> Any:
+    """A state of the tree of `like` with the tensors of these names (`named`), on its device."""
+    if like is None:
+        return None
+    if isinstance(like, Tensor):
+        return found[prefix or "state"].to(like.device)
+    fields = getattr(like, "_fields", range(len(like)))
+    parts = [filled(part, found, f"{prefix}.{field}" if prefix else str(field)) for field, part in zip(fields, like)]
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
