@@ -26,6 +26,9 @@ rings.py        valleys that are curves
 hopfield.py     a memory whose valleys are what it stores
 network.py      a network as an energy; the check that its rows do not interact
 classifier.py   a classifier as an energy
+schedule.py     noise levels of a diffusion
+diffusion.py    what tells the noise as a slope, or as an energy, at each level
+reverse.py      from noise to data: ancestral, implicit, annealed; correctors
 denoiser.py     a denoiser as a slope, or as an energy, at each noise level
 """
 
@@ -38,6 +41,7 @@ from conca.energy.closed_form import ClosedForm
 from conca.energy.compose import mixture
 from conca.energy.denoiser import DenoiserEnergy, DenoiserScore
 from conca.energy.diagnostics import acceptance, effective_sample_size, energy_gap, nested_rhat, split_rhat
+from conca.energy.diffusion import NoiseEnergy, NoiseScore, noise_loss
 from conca.energy.double_well import DoubleWell
 from conca.energy.energy import Energy, Score
 from conca.energy.exact import ais, log_z_enumerate, log_z_grid
@@ -50,13 +54,17 @@ from conca.energy.langevin import MALA, ULA, Descent, descent, mala, ula
 from conca.energy.losses import contrastive_divergence, energy_margin, jem, margins, noise_contrastive
 from conca.energy.network import NetworkEnergy, rows_apart
 from conca.energy.novelty import energy_score, fit_temperature, max_logit_score, max_softmax_score, novelty
-from conca.energy.recipes import Recipe, anatomy, igebm, improved_cd, jem_recipe, short_run
+from conca.energy.recipes import Recipe, anatomy, generative_convnet, igebm, improved_cd, jem_recipe, short_run
+from conca.energy.reverse import DDIM, DDPM, Reverse, ddim, ddpm, reverse_diffusion
 from conca.energy.rings import Rings
+from conca.energy.schedule import Schedule
 from conca.energy.score_matching import denoising_score_matching, sliced_score_matching
 from conca.energy.sgld import SGLD, sgld
 from conca.energy.tempering import Tempering, tempering
 
 __all__ = [
+    "DDIM",
+    "DDPM",
     "HMC",
     "MALA",
     "SGLD",
@@ -76,10 +84,14 @@ __all__ = [
     "Hopfield",
     "Kernel",
     "NetworkEnergy",
+    "NoiseEnergy",
+    "NoiseScore",
     "Recipe",
     "Redraws",
     "ReplayBuffer",
+    "Reverse",
     "Rings",
+    "Schedule",
     "Score",
     "Tempering",
     "acceptance",
@@ -87,6 +99,8 @@ __all__ = [
     "anatomy",
     "anneal",
     "contrastive_divergence",
+    "ddim",
+    "ddpm",
     "denoising_score_matching",
     "descent",
     "effective_sample_size",
@@ -94,6 +108,7 @@ __all__ = [
     "energy_margin",
     "energy_score",
     "fit_temperature",
+    "generative_convnet",
     "gibbs",
     "hmc",
     "igebm",
@@ -109,8 +124,10 @@ __all__ = [
     "mixture",
     "nested_rhat",
     "noise_contrastive",
+    "noise_loss",
     "novelty",
     "pgd",
+    "reverse_diffusion",
     "rows_apart",
     "sample",
     "sgld",

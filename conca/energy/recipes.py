@@ -3,6 +3,7 @@
 igebm           Du & Mordatch 2019: steep steps, little noise, a buffer that restarts, squares, spectral norm
 improved_cd     Du et al. 2021: longer steps, rarer restarts, a limit on |E|
 short_run       Nijkamp et al. 2019: a hundred steps from noise, each time
+generative_convnet  Xie et al. 2016: Langevin, step and noise tied, chains that go on
 anatomy         Nijkamp et al. 2020: persistent chains at temperature 1, for densities that can be looked at
 jem_recipe      Grathwohl et al. 2020: a classifier that is a density as well
 """
@@ -22,7 +23,7 @@ from conca.energy.energy import Energy
 from conca.energy.sgld import SGLD, sgld
 from conca.types import BadInput
 
-__all__ = ["Recipe", "anatomy", "igebm", "improved_cd", "jem_recipe", "short_run"]
+__all__ = ["Recipe", "anatomy", "generative_convnet", "igebm", "improved_cd", "jem_recipe", "short_run"]
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,23 @@ def short_run() -> Recipe:
         restart=1.0,
         noise=0.03,
         source="Nijkamp et al. 2019",
+    )
+
+
+def generative_convnet(noise: float = 0.01) -> Recipe:
+    """Xie et al. 2016, "A Theory of Generative ConvNet": Langevin with noise sqrt(eps) and step eps / 2, temperature 1.
+
+    The two are tied, so exp(-E) itself is walked: slopes must be steep before a step does anything.
+    """
+    return Recipe(
+        kernel=sgld(noise**2 / 2, noise, bounds=(0.0, 1.0)),
+        steps=60,
+        restart=0.0,
+        low=0.0,
+        lr=1e-3,
+        source="Xie et al. 2016",
+        differs="the paper takes pixels from 0 to 255, a Gaussian reference density and plain gradient ascent; here pixels lie between "
+        "0 and 1, chains stay there, and Adam learns",
     )
 
 

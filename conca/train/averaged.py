@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,9 +11,6 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 __all__ = ["Averaged", "Plain", "averaged_of", "moving", "taken"]
-
-AVERAGE = 0.99
-"""Decay of the running average of the weights, once it has seen many steps."""
 
 
 class Plain:
@@ -35,16 +33,16 @@ class Plain:
 Averaged = AveragedModel | Plain
 
 
-def averaged_of(network: nn.Module, average: bool) -> Averaged:
+def averaged_of(network: nn.Module, average: bool, decay: float = 0.99) -> Averaged:
     """What is validated and kept of a network that learns."""
     if not average:
         return Plain(network)
-    return AveragedModel(network, multi_avg_fn=forgetting).requires_grad_(False).eval()
+    return AveragedModel(network, multi_avg_fn=partial(forgetting, decay)).requires_grad_(False).eval()
 
 
-def forgetting(kept: Sequence[Tensor], new: Sequence[Tensor], count: Tensor | int) -> None:
+def forgetting(decay: float, kept: Sequence[Tensor], new: Sequence[Tensor], count: Tensor | int) -> None:
     """A running mean that forgets: the first steps weigh less and less."""
-    decay = min(AVERAGE, (int(count) + 1) / (int(count) + 10))
+    decay = min(decay, (int(count) + 1) / (int(count) + 10))
     torch._foreach_lerp_(list(kept), list(new), 1 - decay)
 
 

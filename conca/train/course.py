@@ -85,12 +85,12 @@ class Course:
         row = {"epoch": len(self.history), "step": self.step, "lr": lr, "train/loss": loss, **validation}
         self.history.append(row)
         self.begun, self.total = self.step, 0.0
-        measured = validation.get("val/loss", 0.0)
-        better = bool(validation) and measured < self.lowest
+        judged, measured = "val/loss" in validation, validation.get("val/loss", 0.0)
+        better = judged and measured < self.lowest
         self.waited = 0 if better else self.waited + 1
-        if better or not validation:
+        if better or not judged:
             self.lowest, self.at = measured, (self.step, len(self.history))
-        tired = bool(validation) and (self.waited >= self.recipe.patience or not math.isfinite(measured))
+        tired = judged and (self.waited >= self.recipe.patience or not math.isfinite(measured))
         self.ended = tired or late or self.step >= self.recipe.last
         return better
 

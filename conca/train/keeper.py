@@ -46,7 +46,7 @@ class Keeper(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Everything as it was when the checkpoint was written; the learner is on its device, in its precision."""
         learner = cast(Learner, pl_module)
-        learner.averaged = [averaged_of(learner.network, self.course.recipe.average)]
+        learner.averaged = [averaged_of(learner.network, self.course.recipe.average, self.course.recipe.decay)]
         if self.saved is not None:
             restore(self.saved, trainer, learner)
             self.saved = None
@@ -117,6 +117,7 @@ class Keeper(Callback):
                 "optimizer": trainer.optimizers[0].state_dict(),
                 "scheduler": trainer.lr_scheduler_configs[0].scheduler.state_dict(),
                 "precision": trainer.precision_plugin.state_dict(),
+                "learner": learner.kept(),
             },
         )
         self.written = time.monotonic()
@@ -131,6 +132,7 @@ def restore(saved: dict[str, Any], trainer: Trainer, learner: Learner) -> None:
         trainer.optimizers[0].load_state_dict(saved["optimizer"])
         trainer.lr_scheduler_configs[0].scheduler.load_state_dict(saved["scheduler"])
         trainer.precision_plugin.load_state_dict(saved["precision"])
+        learner.take_up(saved.get("learner", {}))
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
         raise BadInput(
             "the checkpoint belongs to another network; begin the training anew with force (--force)"

@@ -60,6 +60,13 @@ class Learner(LightningModule):
         """What validation has found since it was last asked, over all processes: val/loss and more; nothing without any."""
         raise NotImplementedError
 
+    def kept(self) -> dict[str, Any]:
+        """What else a checkpoint holds: tensors, numbers and lists of them."""
+        return {}
+
+    def take_up(self, saved: dict[str, Any]) -> None:
+        """The inverse of `kept`. Raises KeyError, TypeError or ValueError for what is of another training."""
+
     def configure_optimizers(self) -> Any:
         """AdamW; the rate rises over the first twentieth of the steps and falls along a cosine to a twentieth."""
         recipe = self.recipe

@@ -21,6 +21,7 @@ class Recipe:
     truncate           rows after which gradients are cut, the state going on; None: never
     stop               end after exactly so many steps of the schedule; None: at its end
     average            whether what comes out is the running average of the weights, which takes their memory once more
+    decay              of that average, once it has seen many steps
     """
 
     lr: float
@@ -35,6 +36,7 @@ class Recipe:
     truncate: int | None = None
     stop: int | None = None
     average: bool = True
+    decay: float = 0.99
 
     @property
     def last(self) -> int:

@@ -1,0 +1,228 @@
+"""Diffusion backwards: from noise, level by level, to data; each level is a landscape and each move a kernel on it.
+
+    ddpm()   ancestral steps (Ho et al. 2020), with either variance
+    ddim()   the same marginals with less noise, or none (Song et al. 2021)
+    None     no move at all: Langevin on each level alone (annealed Langevin, Song & Ermon 2019)
+
+A corrector adds steps of any kernel at each level: Langevin on a slope, MALA or HMC on an energy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from conca.energy.chain import Info, Kernel, sample
+from conca.energy.draws import normal, whole
+from conca.energy.energy import Score
+from conca.energy.schedule import Schedule, Spacing
+from conca.types import BadInput
+
+__all__ = ["DDIM", "DDPM", "Reverse", "Standing", "ddim", "ddpm", "reverse_diffusion"]
+
+Bounds = tuple[float, float]
+Variance = Literal["large", "small"]
+
+
+class Standing(NamedTuple):
+    """Where chains are, before the landscape is asked."""
+
+    x: Tensor
+    """(B, ...)"""
+
+
+@dataclass(frozen=True)
+class Reverse:
+    """x <- keep x + data x_0 + spread z, where x_0 = (x + noise^2 score(x)) / signal: one move down. Made by `ddpm` and `ddim`.
+
+    It reports nothing: the landscape is asked once, at the place that is left.
+    """
+
+    keep: float
+    data: float
+    spread: float
+    signal: float
+    noise: float
+    bounds: Bounds | None = None
+    exact: ClassVar[bool] = False
+
+    @classmethod
+    def samples(cls) -> tuple[Reverse, ...]:
+        """Small instances, for laws and tests."""
+        schedule = Schedule.cosine(10)
+        return ddpm().move(schedule, 5, 4), ddim(0.5, bounds=(-2.0, 2.0)).move(schedule, 5, 3)
+
+    def init(self, energy: Score, x: Tensor, /) -> Standing:
+        return Standing(x)
+
+    def step(self, energy: Score, state: Standing, generator: torch.Generator | None, /) -> tuple[Standing, Info]:
+        score = energy.evaluate(state.x)[1]
+        data = torch.add(state.x, score, alpha=self.noise**2) / self.signal
+        if self.bounds is not None:
+            data = data.clamp(*self.bounds)
+        x = torch.add(self.keep * state.x, data, alpha=self.data)
+        if self.spread:
+            x = torch.add(x, normal(x, generator), alpha=self.spread)
+        return Standing(energy.clamp(x)), {}
+
+
+@dataclass(frozen=True)
+class DDPM:
+    """Made by `ddpm`."""
+
+    variance: Variance
+    bounds: Bounds | None = None
+
+    def move(self, schedule: Schedule, t: int, before: int) -> Reverse:
+        """The kernel from level t to the level `before`, which is lower; 0 is the data, and is reached without noise."""
+        (signal, noise), (signal_b, noise_b) = schedule.level(t), schedule.level(before)
+        a, v = schedule.step(t, before)
+        spread = math.sqrt(v) * (noise_b / noise if self.variance == "small" else 1.0) if before else 0.0
+        return Reverse(a * (noise_b / noise) ** 2, signal_b * v / noise**2, spread, signal, noise, self.bounds)
+
+
+@dataclass(frozen=True)
+class DDIM:
+    """Made by `ddim`."""
+
+    eta: float
+    bounds: Bounds | None = None
+
+    def move(self, schedule: Schedule, t: int, before: int) -> Reverse:
+        """The kernel from level t to the level `before`, which is lower; 0 is the data, and is reached without noise."""
+        (signal, noise), (signal_b, noise_b) = schedule.level(t), schedule.level(before)
+        spread = self.eta * math.sqrt(schedule.step(t, before)[1]) * noise_b / noise
+        keep = math.sqrt(max(noise_b**2 - spread**2, 0.0)) / noise
+        return Reverse(keep, signal_b - keep * signal, spread, signal, noise, self.bounds)
+
+
+def ddpm(variance: Variance = "large", *, bounds: Bounds | None = None) -> DDPM:
+    """Ancestral sampling: the mean of x_before given x_t and the x_0 that the slope tells, and noise.
+
+    Args:
+        variance: "large": that of q(x_t | x_before), beta_t where they are neighbours, right for data of variance 1; "small":
+            that of q(x_before | x_t, x_0), right for data that are one point. Data in between want one in between.
+        bounds: between which x_0 is kept, such as (-1.0, 1.0) for images.
+
+    Raises:
+        BadInput: for another variance, or bounds the wrong way round.
+
+    Source: Ho, Jain & Abbeel 2020, "Denoising Diffusion Probabilistic Models", eq. 7 and 11.
+    """
+    if variance not in ("large", "small"):
+        raise BadInput(f"the variance is 'large' (beta) or 'small' (that of the posterior), not {variance!r}")
+    return DDPM(variance, _bounds(bounds))
+
+
+def ddim(eta: float = 0.0, *, bounds: Bounds | None = None) -> DDIM:
+    """Implicit sampling: the noise that is told is put back, times what `eta` leaves; 0 draws nothing, 1 is `ddpm("small")`.
+
+    Raises BadInput for an eta outside of 0 to 1, or bounds the wrong way round.
+
+    Source: Song, Meng & Ermon 2021, "Denoising Diffusion Implicit Models", eq. 12 and 16.
+    """
+    if not 0 <= eta <= 1:
+        raise BadInput(f"eta lies between 0 (no noise) and 1 (ancestral), not {eta}")
+    return DDIM(float(eta), _bounds(bounds))
+
+
+def reverse_diffusion(
+    score: Score,
+    schedule: Schedule,
+    x: Tensor,
+    kernel: DDPM | DDIM | None,
+    *,
+    steps: int | None = None,
+    spacing: Spacing = "even",
+    corrector: Callable[[float], Kernel[Any, Any]] | None = None,
+    corrections: int = 1,
+    known: Tensor | None = None,
+    mask: Tensor | None = None,
+    watch: Callable[[int, Tensor], None] | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Samples (B, ...) of the data, from noise `x` (B, ...) of the highest level.
+
+    >>> import torch
+    >>> from conca.energy import Energy
+    >>> class Data(Energy):  # N(0, 1) stays N(0, 1) under a schedule that preserves variance
+    ...     def forward(self, x, t): return x.square().sum(1) / 2
+    >>> draw = torch.Generator().manual_seed(0)
+    >>> z = torch.randn(1000, 1, generator=draw)
+    >>> x = reverse_diffusion(Data(), Schedule.cosine(50), z, ddpm(), generator=draw)
+    >>> 0.9 < float(x.std()) < 1.1
+    True
+
+    Args:
+        score: a landscape with levels t, such as `NoiseScore`, `NoiseEnergy`, and sums of these (composition).
+        schedule: whose levels they are.
+        x: the start; `torch.randn(...) * schedule.noise[-1]`.
+        kernel: `ddpm()`, `ddim()`; None: no move, only corrections, and in the end the mean of the data.
+        steps, spacing: which levels are visited, see `Schedule.levels`.
+        corrector: the kernel of further steps on each level that was reached, as a function of its noise (a standard
+            deviation): `lambda s: ula(0.1 * s**2)`, `lambda s: mala(...)` where all parts are energies.
+        corrections: how many of them.
+        known, mask: what is known of the samples, and where (bool, True is known): on each level it is put in with the noise of
+            that level, in the end as it is, so it does not move.
+        watch: called with (level reached, x) after each level.
+        generator: as in `sample`.
+
+    Raises:
+        BadInput: for steps, masks or a start that cannot be; a None kernel without a corrector.
+        Divergence: where a place stops being finite, with the level in a note.
+
+    Source: Ho et al. 2020; Song & Ermon 2019; Song et al. 2021, "Score-Based Generative Modeling through Stochastic
+    Differential Equations", for correctors; Du et al. 2023, "Reduce, Reuse, Recycle", for MCMC on composites.
+    """
+    if kernel is None and corrector is None:
+        raise BadInput(
+            "without a kernel (ddpm, ddim) the corrector does all the work: give one, such as lambda s: ula(0.1 * s**2)"
+        )
+    if (known is None) != (mask is None):
+        raise BadInput("what is known comes with a mask of where, and a mask with what is known")
+    whole(corrections, "the number of corrections")
+    visited = [*schedule.levels(steps, spacing), 0]
+
+    def held(t: int) -> Score:
+        landscape = score.at(max(t, visited[-2]))
+        if known is None or mask is None:
+            return landscape
+        signal, noise = schedule.level(t)
+        z = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device) if t else 0.0
+        return landscape.given(signal * torch.where(mask, known, 0) + noise * z, mask)
+
+    landscape = held(visited[0])
+    for t, before in pairwise(visited):
+        try:
+            if kernel is None and corrector is not None:
+                x = sample(
+                    landscape, corrector(schedule.level(t)[1]), x, corrections, corrections, generator=generator
+                )[0][-1]
+            below = held(before)
+            if kernel is not None or before == 0:
+                x = sample(landscape, (kernel or DDPM("large")).move(schedule, t, before), x, 1, generator=generator)[
+                    0
+                ][-1]
+            x, landscape = below.clamp(x), below
+            if kernel is not None and corrector is not None and before:
+                x = sample(
+                    landscape, corrector(schedule.level(before)[1]), x, corrections, corrections, generator=generator
+                )[0][-1]
+        except ArithmeticError as error:
+            error.add_note(f"between levels {t} and {before} of {len(schedule)}")
+            raise
+        if watch is not None:
+            watch(before, x)
+    return x
+
+
+def _bounds(bounds: Bounds | None) -> Bounds | None:
+    if bounds is not None and (len(bounds) != 2 or not bounds[0] < bounds[1]):
+        raise BadInput(f"bounds are (low, high), low below high, not {bounds}")
+    return bounds

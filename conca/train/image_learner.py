@@ -1,0 +1,222 @@
+"""How networks learn images: as energies, by chains that walk against the data, and as what tells the noise of a diffusion."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.optim import Adam
+from torch.optim.lr_scheduler import LambdaLR
+
+from conca.energy.classifier import ClassifierEnergy
+from conca.energy.diffusion import NoiseEnergy, NoiseScore, noise_loss
+from conca.energy.draws import norm
+from conca.energy.losses import contrastive_divergence, jem
+from conca.energy.network import NetworkEnergy
+from conca.energy.recipes import Recipe
+from conca.energy.schedule import Schedule
+from conca.models.image_energy import ImageEnergyNetwork
+from conca.models.unet import UNet
+from conca.train.course import Course
+from conca.train.image_batches import ImageBatch
+from conca.train.learner import Learner
+from conca.train.ranks import rank, summed
+
+__all__ = ["EnergyLearner", "NoiseLearner", "energy_of", "floats", "noise_of"]
+
+WARM, LEAST = 100, 0.05
+"""Steps in which the rate rises, at most; what is left of it in the end."""
+SHOWN, MOMENTS = 16, 12
+"""Images in a picture of where chains are, and how many such pictures are kept of a training, at most."""
+FORGOTTEN = 0.1
+"""Share of images whose class is not told, so that the network also knows them without."""
+
+
+def floats(x: Tensor, low: float, high: float) -> Tensor:
+    """Bytes as float32 between low and high."""
+    return low + (high - low) / 255 * x.to(torch.float32)
+
+
+def energy_of(network: ImageEnergyNetwork) -> NetworkEnergy | ClassifierEnergy:
+    """The energy that a network is read as: its one number, or that of a classifier where it has several."""
+    form = network.config
+    shape = (form.channels, form.height, form.width)
+    return NetworkEnergy(network, shape) if form.outputs == 1 else ClassifierEnergy(network, shape)
+
+
+def noise_of(network: UNet, schedule: Schedule, scalar: bool, spread: float) -> NoiseScore | NoiseEnergy:
+    """The landscapes that a network which tells the noise is read as: slopes, or energies (`scalar`)."""
+    form = network.config
+    shape = (form.channels, form.height, form.width)
+    return NoiseEnergy(network, schedule, shape, spread=spread) if scalar else NoiseScore(network, schedule, shape)
+
+
+class ImageLearner(Learner):
+    """What both share: Adam, whose rate rises over a few steps and falls along a cosine, by steps or, if earlier, by time."""
+
+    def __init__(self, network: torch.nn.Module, course: Course, betas: tuple[float, float]) -> None:
+        super().__init__(network, course)
+        self.betas = betas
+        self.counted: list[Tensor] = []
+
+    def transfer_batch_to_device(self, batch: ImageBatch, device: torch.device, dataloader_idx: int) -> ImageBatch:
+        """The whole batch."""
+        return batch.to(device)
+
+    def drawn(self, number: int) -> torch.Generator:
+        """Random numbers of a step of this process, on its device."""
+        seed = hash((self.recipe.seed, number, rank())) % 2**63
+        return torch.Generator(self.device).manual_seed(seed)
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin to count."""
+        self.counted = []
+
+    def means(self, width: int) -> list[float]:
+        """Means of what validation counted: sums, then how many; nothing where there was none."""
+        none = torch.zeros(width, dtype=torch.float64, device=self.device)
+        *sums, count = summed(torch.stack(self.counted or [none]).sum(0)).tolist()
+        self.counted = []
+        return [total / count for total in sums] if count else []
+
+    def configure_optimizers(self) -> Any:
+        """Adam."""
+        recipe, course = self.recipe, self.course
+        optimizer = Adam(self.network.parameters(), lr=recipe.lr, betas=self.betas)
+        steps = recipe.epochs * recipe.steps
+        warm = min(max(steps // 20, 1), WARM)
+
+        def rate(step: int) -> float:
+            done = step / steps
+            if recipe.max_minutes is not None:
+                done = max(done, course.seconds / (60 * recipe.max_minutes))
+            fall = 0.5 * (1 + math.cos(math.pi * min(done, 1)))
+            return min(1.0, (step + 1) / warm) * (LEAST + (1 - LEAST) * fall)
+
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, rate), "interval": "step"}}
+
+
+class EnergyLearner(ImageLearner):
+    """An energy goes down at the data and up where its own chains are; where there are classes it is a classifier as well.
+
+    how   the recipe of the chains, the data and the loss
+    """
+
+    network: ImageEnergyNetwork
+
+    def __init__(self, network: ImageEnergyNetwork, course: Course, how: Recipe) -> None:
+        super().__init__(network, course, how.betas)
+        self.how, self.landscape = how, [energy_of(network)]  # in a list, it is no part of this module
+        shape = self.landscape[0].shape or ()
+        self.draw = torch.Generator().manual_seed(self.recipe.seed)
+        self.buffer = how.buffer(shape, generator=self.draw)
+        self.moments: list[tuple[int, Tensor]] = []
+        self.last: tuple[Tensor, Tensor] | None = None
+
+    def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
+        """Contrastive divergence over the batch, and cross entropy where there are classes."""
+        how, energy, draw = self.how, self.landscape[0], self.drawn(batch.number)
+        self.draw.manual_seed(hash((self.recipe.seed, batch.number, 1, 1)) % 2**63)
+        clean = floats(batch.x, how.low, how.high)
+        x = how.noised(clean, draw)
+        found = how.negatives(energy, len(x), self.buffer, generator=draw)
+        if isinstance(energy, ClassifierEnergy) and batch.y is not None:
+            loss = jem(energy, x, batch.y, found, l2=how.l2, limit=how.limit, x_clean=clean)
+        else:
+            loss = contrastive_divergence(energy, x, found, l2=how.l2, limit=how.limit)
+        self.loss, self.last = loss.detach(), (x, found)
+        return loss
+
+    def validation_step(self, batch: ImageBatch, batch_idx: int) -> None:
+        """Count the energies that the averaged weights give to a batch, and the classes that they tell."""
+        network = cast(ImageEnergyNetwork, self.averaged[0].module)
+        said = network(floats(batch.x, self.how.low, self.how.high))
+        logits = said if said.dim() == 2 else None
+        energy = said if logits is None else -logits.logsumexp(1)
+        right = (
+            (logits.argmax(1) == batch.y).sum() if logits is not None and batch.y is not None else energy.new_zeros(())
+        )
+        self.counted.append(torch.stack([energy.sum(), right, energy.new_tensor(len(energy))]).double())
+
+    def measured(self) -> dict[str, float]:
+        """energy/data, energy/samples, slope/data, slope/samples: of the last batch, and where its chains ended.
+
+        Also energy/validation, and val/accuracy where there are classes, if something validates.
+        """
+        row: dict[str, float] = {}
+        if self.last is not None:
+            energy, mode = self.landscape[0], self.network.training
+            self.network.eval()
+            with torch.no_grad():
+                for name, x in zip(("data", "samples"), self.last):
+                    value, score = energy.evaluate(x)
+                    row |= {f"energy/{name}": float(value.mean()), f"slope/{name}": float(norm(score).mean())}
+            self.network.train(mode)
+            self.moment(self.last[1])
+        if found := self.means(3):
+            row["energy/validation"] = found[0]
+            if self.network.config.outputs > 1:
+                row["val/accuracy"] = found[1]
+        return row
+
+    def moment(self, x: Tensor) -> None:
+        """Keep a picture of where chains are; of many, every other is dropped."""
+        low, high = self.how.low, self.how.high
+        shown = ((x[:SHOWN] - low) / (high - low)).clamp(0, 1).mul(255).round().to("cpu", torch.uint8)
+        self.moments.append((self.course.step, shown))
+        if len(self.moments) > MOMENTS:
+            self.moments = [self.moments[0], *self.moments[2::2]]
+
+    def kept(self) -> dict[str, Any]:
+        """The buffer and the pictures."""
+        places = {} if self.buffer is None else {"places": self.buffer.places}
+        return places | {"at": [step for step, _ in self.moments], "moments": [shown for _, shown in self.moments]}
+
+    def take_up(self, saved: dict[str, Any]) -> None:
+        """The inverse of `kept`."""
+        self.moments = list(zip(saved["at"], saved["moments"]))
+        if self.buffer is not None:
+            self.buffer.load_state_dict({"places": saved["places"], "generator": self.draw.get_state()})
+
+
+class NoiseLearner(ImageLearner):
+    """The mean square of the noise that is told amiss, at a level drawn for each image.
+
+    schedule, scalar, spread   of the landscapes, see `noise_of`
+    """
+
+    network: UNet
+
+    def __init__(self, network: UNet, course: Course, schedule: Schedule, scalar: bool, spread: float) -> None:
+        super().__init__(network, course, (0.9, 0.999))
+        self.schedule, self.scalar, self.spread = schedule, scalar, spread
+
+    def lost(self, network: UNet, batch: ImageBatch, draw: torch.Generator) -> Tensor:
+        """The sum of the losses of a batch, (B,)."""
+        landscape = noise_of(network, self.schedule, self.scalar, self.spread)
+        if batch.y is not None:
+            forgotten = torch.rand(len(batch.x), generator=draw, device=self.device) < FORGOTTEN
+            y = batch.y.masked_fill(forgotten, network.config.classes)
+            return noise_loss(
+                landscape.on(y=y), self.schedule, floats(batch.x, -1, 1), generator=draw, reduction="none"
+            )
+        return noise_loss(landscape, self.schedule, floats(batch.x, -1, 1), generator=draw, reduction="none")
+
+    def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
+        """The mean over the batch; where several processes train, this one's part of it."""
+        loss = self.lost(self.network, batch, self.drawn(batch.number)).sum() / batch.whole
+        self.loss = loss.detach()
+        return loss
+
+    def validation_step(self, batch: ImageBatch, batch_idx: int) -> None:
+        """Count what the averaged weights tell amiss, under noise that is the same each time."""
+        draw = torch.Generator(self.device).manual_seed(batch.number)
+        lost = self.lost(cast(UNet, self.averaged[0].module), batch, draw).detach()
+        self.counted.append(torch.stack([lost.sum(), lost.new_tensor(len(lost))]).double())
+
+    def measured(self) -> dict[str, float]:
+        """val/loss, if something validates."""
+        found = self.means(2)
+        return {"val/loss": found[0]} if found else {}
