@@ -55,8 +55,8 @@ class Reverse:
     @classmethod
     def samples(cls) -> tuple[Reverse, ...]:
         """Small instances, for laws and tests."""
-        schedule = Schedule.cosine(10)
-        return ddpm().move(schedule, 5, 4), ddim(0.5, bounds=(-2.0, 2.0)).move(schedule, 5, 3)
+        schedule = Schedule.linear(1000)
+        return ddpm().move(schedule, 50, 49), ddim(0.5, bounds=(-9.0, 9.0)).move(schedule, 20, 15)
 
     def init(self, energy: Score, x: Tensor, /) -> Standing:
         return Standing(x)
