@@ -23,6 +23,8 @@ SCHEDULES = "linear", "cosine", "geometric"
 COLOURS = None, "grey", "rgb"
 SIDE = 64
 """Pixels of a side, at most."""
+EPOCH = 100, 500
+"""Updates of an epoch: so many of an energy; of a diffusion as many as read all images once, but no more than the second number."""
 ENERGY_STEPS, DIFFUSION_STEPS = 3000, 20_000
 """Updates where nothing else is asked for; where the time decides, ten times as many at most."""
 
@@ -35,8 +37,8 @@ class ImageConfig(Options):
     colour        grey or rgb, where images are to be made so; None: as they are
     labels        whether classes are learnt, too
     features      channels of the network's first layers
-    epochs        at most so many, of as many updates as read all images once, but 100 to 500; None: 3,000 updates of an energy, 20,000 of a
-                  diffusion, or what fits in `max_minutes`
+    epochs        at most so many: of 100 updates of an energy, of a diffusion of as many as read all images once, but 100 to 500; None: 3,000
+                  updates of an energy, 20,000 of a diffusion, or what fits in `max_minutes`
     max_minutes   of training at most, about; the rate falls so that it ends well then
     batch_size    images of a step
     lr            highest rate of Adam
@@ -60,7 +62,7 @@ class ImageConfig(Options):
     precision: str = "32-true"
 
     updates: ClassVar[int]
-    rate: ClassVar[float]
+    epoch: ClassVar[int]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", str(self.devices))
@@ -82,7 +84,7 @@ class ImageConfig(Options):
 
     def course(self, batches: int) -> tuple[int, int]:
         """Epochs at most, and updates of each, where so many batches are all images."""
-        steps = min(max(batches, 100), 500)
+        steps = min(max(batches, EPOCH[0]), self.epoch)
         most = self.updates if self.max_minutes is None else 10 * self.updates
         return self.epochs or -(-most // steps), steps
 
@@ -100,6 +102,7 @@ class EnergyConfig(ImageConfig):
 
     kind: ClassVar[str] = "energy"
     updates: ClassVar[int] = ENERGY_STEPS
+    epoch: ClassVar[int] = EPOCH[0]
 
     recipe: str = "igebm"
     activation: str = "silu"
@@ -140,6 +143,7 @@ class DiffusionConfig(ImageConfig):
 
     kind: ClassVar[str] = "diffusion"
     updates: ClassVar[int] = DIFFUSION_STEPS
+    epoch: ClassVar[int] = EPOCH[1]
 
     features: int = 32
     schedule: str = "linear"

@@ -129,10 +129,10 @@ def recipe_of(config: ForecastConfig, steps: int, stop: int | None, minutes: flo
     )
 
 
-def trainer(kind: str) -> Callable[..., Any]:
+def trainer(kind: str, what: str | None = None) -> Callable[..., Any]:
     """The training of a kind of network, imported when it is needed: what is fitted does without Lightning."""
     try:
-        return getattr(import_module(f"conca.train.{kind}_lesson"), f"train_{kind}")  # type: ignore[no-any-return]
+        return getattr(import_module(f"conca.train.{kind}_lesson"), f"train_{what or kind}")  # type: ignore[no-any-return]
     except ModuleNotFoundError as error:
         line = f'fitting needs {error.name}, which is not installed: pip install "conca[all]"'
         raise ModuleNotFoundError(line, name=error.name) from error

@@ -1,0 +1,145 @@
+"""Images from models: drawn by chains on an energy or by a diffusion backwards, completed where they are not known, and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from conca.energy.chain import Kernel, sample, undisturbed
+from conca.energy.energy import Energy, Score
+from conca.energy.recipes import Recipe
+from conca.energy.reverse import DDIM, DDPM, reverse_diffusion
+from conca.energy.schedule import Schedule
+
+__all__ = ["Known", "bytes_of", "energies", "floats_of", "noise_errors", "reversed_images", "walked_images"]
+
+Pixels = NDArray[np.uint8]
+Known = tuple[Tensor, Tensor]
+"""Values (C, H, W) and where they are known, bool of the same shape."""
+Watch = Callable[[int, Tensor], None]
+
+ROWS = 256
+"""Images that are drawn, or judged, at once."""
+PROBES = (0.1, 0.2, 0.4, 0.8, 1.6)
+"""Noise over signal at which it is tried how well a diffusion tells the noise in an image."""
+
+
+def floats_of(pixels: Pixels, low: float, high: float) -> Tensor:
+    """Bytes (..., C, H, W) as float32 between low and high."""
+    return low + (high - low) / 255 * torch.from_numpy(np.ascontiguousarray(pixels)).to(torch.float32)
+
+
+def bytes_of(x: Tensor, low: float, high: float) -> Pixels:
+    """Numbers between low and high as bytes; what lies outside is cut off."""
+    found: Pixels = ((x - low) / (high - low)).clamp(0, 1).mul(255).round().to("cpu", torch.uint8).numpy()
+    return found
+
+
+def walked_images(
+    energy: Energy,
+    how: Recipe,
+    n: int,
+    *,
+    steps: int,
+    seed: int,
+    kernel: Kernel[Any, Any] | None = None,
+    known: Known | None = None,
+    start: Tensor | None = None,
+) -> Tensor:
+    """Where n chains from noise end, (n, C, H, W), between `how.low` and `how.high`.
+
+    Args:
+        energy: of images.
+        how: the recipe that it was trained by.
+        steps: of each chain.
+        seed: of the noise; the first images do not depend on how many are asked for.
+        kernel: None: that of the recipe.
+        known: what does not move.
+        start: where chains begin, (n, C, H, W); None: at noise.
+
+    Raises:
+        Divergence: where a chain leaves the finite numbers.
+    """
+    landscape = energy if known is None else energy.given(*known)
+    found = []
+    for place in range(0, n, ROWS):
+        draw = torch.Generator().manual_seed(hash((seed, place)) % 2**63)
+        rows = min(ROWS, n - place)
+        x = how.start(energy.shape or ())(ROWS, draw)[:rows] if start is None else start[place : place + rows]
+        walked, _ = sample(landscape, kernel or how.kernel, x, steps, max(steps, 1), generator=draw)
+        found.append((walked[-1] if steps else landscape.clamp(x)).clamp(how.low, how.high))
+    return torch.cat(found)
+
+
+def reversed_images(
+    score: Score,
+    schedule: Schedule,
+    shape: tuple[int, ...],
+    n: int,
+    *,
+    kernel: DDPM | DDIM | None,
+    seed: int,
+    steps: int | None = None,
+    corrector: Callable[[float], Kernel[Any, Any]] | None = None,
+    corrections: int = 1,
+    known: Known | None = None,
+    watch: Watch | None = None,
+) -> Tensor:
+    """n images (n, C, H, W), about between -1 and 1, by a diffusion backwards; see `conca.energy.reverse_diffusion`."""
+    found = []
+    for place in range(0, n, ROWS):
+        draw = torch.Generator().manual_seed(hash((seed, place)) % 2**63)
+        rows = min(ROWS, n - place)
+        x = torch.randn(rows, *shape, generator=draw) * schedule.level(schedule.levels(steps)[0])[1]
+        values, mask = (None, None) if known is None else known
+        found.append(
+            reverse_diffusion(
+                score,
+                schedule,
+                x,
+                kernel,
+                steps=steps,
+                corrector=corrector,
+                corrections=corrections,
+                known=values,
+                mask=mask,
+                watch=watch,
+                generator=draw,
+            )
+        )
+    return torch.cat(found)
+
+
+def energies(energy: Energy, pixels: Pixels, low: float, high: float) -> NDArray[np.float64]:
+    """Of each image, (n,)."""
+    with torch.no_grad(), undisturbed(energy):
+        energy.eval()
+        parts = [
+            energy(floats_of(pixels[k : k + ROWS], low, high)).double().numpy() for k in range(0, len(pixels), ROWS)
+        ]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def noise_errors(score: Score, schedule: Schedule, pixels: Pixels, seed: int = 0) -> NDArray[np.float64]:
+    """How badly the noise in each image is told, (n,): the mean square over pixels and five levels, with noise by the seed.
+
+    The best that can be told lies near 0 where noise is strong; relative to the mean over levels it says nothing of scale.
+    """
+    ratio = schedule.ratio
+    levels = sorted({int((ratio - probe).abs().argmin()) + 1 for probe in PROBES})
+    total = np.zeros(len(pixels))
+    with torch.no_grad(), undisturbed(score):
+        score.eval()
+        for k in range(0, len(pixels), ROWS):
+            x = floats_of(pixels[k : k + ROWS], -1, 1)
+            draw = torch.Generator().manual_seed(seed)
+            for t in levels:
+                z = torch.randn(x.shape[1:], generator=draw).expand_as(x)
+                told = schedule.level(t)[1] * score.at(t).score(schedule.noised(x, t, z))
+                total[k : k + ROWS] += (told + z).square().flatten(1).mean(1).double().numpy()
+    return total / len(levels)
