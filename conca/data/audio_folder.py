@@ -6,7 +6,7 @@ import os
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 from pathlib import Path, PurePosixPath
@@ -115,10 +115,10 @@ def found(folder: Path) -> tuple[Path, list[PurePosixPath], int]:
     return folder, paths, sum(path.name not in LISTS for path in every) - len(paths)
 
 
-def files_in(folder: Path) -> Iterator[PurePosixPath]:
+def files_in(folder: Path, onerror: Callable[[OSError], object] | None = None) -> Iterator[PurePosixPath]:
     """All files at any depth that are not hidden, by their paths inside `folder`; links to folders are followed once."""
     seen = set()
-    for place, folders, files in os.walk(folder, followlinks=True):
+    for place, folders, files in os.walk(folder, onerror=onerror, followlinks=True):
         real = os.path.realpath(place)
         if real in seen:
             folders.clear()
