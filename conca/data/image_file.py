@@ -22,10 +22,11 @@ Pixels = NDArray[np.uint8]
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 COLOURS = ("grey", "rgb")
-GREY = ("1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N")
-COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
+GREY = ("1", "L", "LA", "I;16", "I;16L", "I;16B", "I;16N")
+COLOUR = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
 MOST_PIXELS = 1 << 26
 """Of one file, as its header declares them: 8192 x 8192. A photograph has fewer."""
+MOST_BYTES = 1 << 30
 WEIGHTS = (19595, 38470, 7471)
 """Of red, green and blue in grey, in parts of 65536 (ITU-R 601)."""
 
@@ -109,7 +110,7 @@ def read_picture(path: Path) -> Picture:
     if it is missing, of another kind, broken, or has more than 67 million pixels, which is told from its header.
     """
     with opened(path) as image:
-        transparent = image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
+        transparent = image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info
         if image.mode.startswith("I"):
             deep = np.asarray(image).astype(np.uint32)
             return Picture(((deep * 255 + 32767) // 65535).astype(np.uint8)[None], False)
@@ -130,30 +131,31 @@ def read_picture(path: Path) -> Picture:
 def opened(path: Path) -> Image.Image:
     """A file as Pillow decodes it, after its kind, its size and its checksums were looked at. Raises as `read_picture`."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
             raise BadInput(f"{path}: is a directory or a device where a picture is wanted; name a file")
+        if not about.st_size:
+            raise BadInput(f"{path}: the file is empty; remove it or fetch it again")
+        if about.st_size > MOST_BYTES:
+            told = f"{about.st_size / 2**30:.1f} GiB"
+            raise BadInput(f"{path}: the file has {told}, too much for a picture; scale it down or remove it")
         with path.open("rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             return decoded(path, file)
+    except BadInput:
+        raise
     except FileNotFoundError:
         raise BadInput(f"{path}: there is no such file; check the path") from None
     except PermissionError:
-        raise BadInput(
-            f"{path}: may not be read (permission denied); change its permissions, or leave it out"
-        ) from None
+        told = "may not be read (permission denied)"
+        raise BadInput(f"{path}: {told}; change its permissions, or leave it out") from None
     except UnidentifiedImageError:
-        empty = (
-            "empty"
-            if not path.stat().st_size
-            else "not a picture in a format that is read (PNG, JPEG, BMP, GIF, WebP, TIFF)"
-        )
-        raise BadInput(f"{path}: the file is {empty}, or ends before its header does; mend or remove it") from None
+        told = "is no picture in a format that is read (PNG, JPEG, BMP, GIF, WebP, TIFF), or ends too early"
+        raise BadInput(f"{path}: the file {told}; mend or remove it") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise BadInput(bomb(path, "more than Pillow opens")) from None
+        raise bomb(path, "too many pixels") from None
     except (OSError, ValueError, SyntaxError, EOFError, ArithmeticError, LookupError, TypeError, MemoryError) as error:
-        if isinstance(error, BadInput):
-            raise
         raise broken(path, error) from None
 
 
@@ -162,7 +164,7 @@ def decoded(path: Path, file: IO[bytes]) -> Image.Image:
     image = Image.open(file, formats=FORMATS)
     width, height = image.size
     if width * height > MOST_PIXELS:
-        raise BadInput(bomb(path, sized((height, width))))
+        raise bomb(path, f"{sized((height, width))} pixels")
     if image.mode not in GREY + COLOUR and not (image.mode == "I" and image.format in ("PNG", "PPM")):
         raise BadInput(f"{path}: pixels of the kind {image.mode} are not read; save it with 8 bits a channel")
     if image.format == "PNG":  # Pillow looks at the checksums of pixels only when it is asked to
@@ -173,9 +175,9 @@ def decoded(path: Path, file: IO[bytes]) -> Image.Image:
     return image
 
 
-def bomb(path: Path, declared: str) -> str:
+def bomb(path: Path, told: str) -> BadInput:
     """What is said of a file that declares too many pixels."""
-    return f"{path}: the file declares {declared} pixels, over {MOST_PIXELS:,} in all; scale it down or remove it"
+    return BadInput(f"{path}: the file declares {told}, where {MOST_PIXELS:,} are the most; scale it down or remove it")
 
 
 def broken(path: Path, error: Exception) -> BadInput:

@@ -32,13 +32,16 @@ class Fit:
     colour: str | None
 
     def of(self, pixels: Pixels, where: str) -> Pixels:
-        """Pixels (C, H, W) of that kind; `where` begins the error line (BadInput) about an image that is too large."""
+        """Pixels (..., C, H, W) of that kind, (C, H, W) where there is a size.
+
+        Raises BadInput, beginning with `where`, if they are too wide or high.
+        """
         if self.colour is not None:
             pixels = coloured(pixels, self.colour)
         if self.size is not None:
             return resized(pixels, self.size)
-        if max(pixels.shape[1:]) > LARGEST_SIDE:
-            told = f"the image has {sized(pixels.shape[1:])} pixels, and at most {LARGEST_SIDE} a side are learned"
+        if max(pixels.shape[-2:]) > LARGEST_SIDE:
+            told = f"the image has {sized(pixels.shape[-2:])} pixels, and at most {LARGEST_SIDE} a side are learned"
             raise BadInput(f"{where}: {told}; scale all to fewer (size, --size)")
         return pixels
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -95,7 +96,8 @@ class Images:
 
         Raises BadInput if it names none.
         """
-        rows: NDArray[np.int64] = np.arange(len(self))[np.asarray(index)]
+        rows: NDArray[Any] = np.asarray(index)
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
         if not len(rows):
             raise BadInput(f"{origin(self.source)}no images are left; keep at least one")
         labels = None if self.labels is None else self.labels[rows]
