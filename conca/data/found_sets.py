@@ -79,7 +79,9 @@ def set_of(path: Path) -> FoundSet | None:
     """
     kind = path.suffix.lower()
     if (name := idx_name(path)) and name.what == "images":
-        siblings = sets_of_images(path.parent.iterdir())
+        packed = path.name.lower().endswith(".gz")  # and may lie beside what it was unpacked to
+        twin = path.with_name(path.name[:-3]) if packed else None
+        siblings = sets_of_images(each for each in path.parent.iterdir() if each != twin)
         mine = [each for each in siblings if path in [files[0] for files in each.files.values()]]
         if mine and name.part == "train":
             return mine[0]

@@ -73,10 +73,10 @@ def load_mask(path: str | PathLike[str], shape: tuple[int, ...]) -> NDArray[np.b
     Transparency is ignored. Raises BadInput if the file cannot be read, is of another size, or is black or not black all over.
     """
     path = path_of(path)
-    with opened(path) as image:
-        if image.mode in ("P", "PA", "CMYK", "YCbCr"):
-            image = image.convert("RGB")
-        values = np.asarray(image)
+    image = opened(path)
+    if image.mode in ("P", "PA", "CMYK", "YCbCr"):
+        image = converted(path, image, "RGBA" if image.mode.startswith("P") else "RGB")
+    values = np.asarray(image)
     values = values.reshape(*values.shape[:2], -1)
     bands = values[..., : 3 if image.mode.startswith("RGB") else 1]
     mask = np.asarray(bands.any(axis=2))
@@ -109,21 +109,16 @@ def read_picture(path: Path) -> Picture:
     16 bits become 8, two levels black and white, palettes, CMYK and YCbCr three colours. Raises BadInput, naming the file,
     if it is missing, of another kind, broken, or has more than 67 million pixels, which is told from its header.
     """
-    with opened(path) as image:
-        transparent = image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info
-        if image.mode.startswith("I"):
-            deep = np.asarray(image).astype(np.uint32)
-            return Picture(((deep * 255 + 32767) // 65535).astype(np.uint8)[None], False)
-        grey = image.mode in GREY
-        try:
-            if transparent:
-                values = np.asarray(image.convert("RGBA")).astype(np.uint16)
-                values = (values[..., :3] * values[..., 3:] + 127) // 255
-                values = values[..., :1] if grey else values
-            else:
-                values = np.asarray(image.convert("L" if grey else "RGB"))
-        except (ValueError, OSError) as error:
-            raise broken(path, error) from None
+    image = opened(path)
+    if image.mode.startswith("I"):
+        deep = np.asarray(image).astype(np.uint32)
+        return Picture(((deep * 255 + 32767) // 65535).astype(np.uint8)[None], False)
+    grey = image.mode in GREY
+    transparent = image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info
+    values = np.asarray(converted(path, image, "RGBA" if transparent else "L" if grey else "RGB"))
+    if transparent:
+        values = (values[..., :3].astype(np.uint16) * values[..., 3:] + 127) // 255
+        values = values[..., :1] if grey else values
     planes = values[None] if values.ndim == 2 else values.transpose(2, 0, 1)
     return Picture(np.ascontiguousarray(planes, np.uint8), transparent)
 
@@ -173,6 +168,14 @@ def decoded(path: Path, file: IO[bytes]) -> Image.Image:
         image = Image.open(file, formats=FORMATS)
     image.load()
     return image
+
+
+def converted(path: Path, image: Image.Image, mode: str) -> Image.Image:
+    """A picture with pixels of another kind. Raises BadInput if what it says of its transparency or palette is damaged."""
+    try:
+        return image.convert(mode)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise broken(path, error) from None
 
 
 def bomb(path: Path, told: str) -> BadInput:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -21,6 +22,8 @@ __all__ = ["LARGEST_SIDE", "Fit", "is_picture", "read_image_folder"]
 
 LARGEST_SIDE = 64
 """Pixels that an image may be wide or high, once it has the size that is asked for."""
+STRANGE = re.compile(r"[\ud800-\udfff\x00-\x1f\x7f]")
+"""What stands in a name for bytes that are not UTF-8, and what breaks lines."""
 WANTED = "it needs pictures (.png, .jpg, .bmp, .gif, .webp, .tif), or one folder of them for each class"
 
 
@@ -97,6 +100,8 @@ def found(folder: Path) -> tuple[Path, list[PurePosixPath], int]:
     paths = [path for path in every if is_picture(path)]
     if not every:
         raise BadInput(f"{folder}: the folder is empty; {WANTED}")
+    if strange := next((path for path in paths if STRANGE.search(str(path))), None):
+        raise BadInput(f"{folder}: the name {str(strange)!r} is not one line of text in UTF-8; rename it")
     if not paths:
         raise BadInput(f"{folder}: there are no pictures in it; {WANTED}")
     return root, paths, len(every) - len(paths)

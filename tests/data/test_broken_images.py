@@ -135,6 +135,27 @@ def test_links_to_nowhere_and_pipes_are_broken_files(folder):
     assert len(data) == 3 and [line.partition(": ")[0][-8:] for line in data.skipped] == ["gone.png", "pipe.png"]
 
 
+def test_places_that_are_no_pictures_and_names_that_are_no_text(folder):
+    os.mkfifo(folder / "pipe.png")
+    fails("pipe.png: is neither a file nor a folder", load_images, folder / "pipe.png")
+    fails("pipe.png: is a directory or a device", load_mask, folder / "pipe.png", (8, 7))
+    os.remove(folder / "pipe.png")
+    for name in (b"two\nlines.png", b"latin\xe9.png"):
+        bad = os.fsencode(folder) + b"/dog/" + name
+        with open(bad, "wb") as file:
+            file.write(GOOD)
+        fails(r"the name 'dog/.*\\.*.png' is not one line of text in UTF-8; rename it", load_images, folder)
+        os.remove(bad)
+
+
+def test_pixels_are_counted_also_where_pillow_does_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    (tmp_path / "x.png").write_bytes(png(30000, 30000))
+    fails(
+        "x.png: the file declares 30000 x 30000 pixels, where 67,108,864 are the most", load_image, tmp_path / "x.png"
+    )
+
+
 def test_what_may_not_be_read_is_named(folder, monkeypatch):
     locked, open_, walk = folder / "dog" / "a.png", type(folder).open, os.scandir
 

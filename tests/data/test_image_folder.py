@@ -256,6 +256,14 @@ def test_masks_of_every_kind_are_true_where_they_are_not_black(tmp_path, mode):
     assert (load_mask(tmp_path / "mask.png", (3, 8, 7)) == MASK).all()
 
 
+def test_transparent_palettes_of_masks_are_ignored(tmp_path):
+    image = MASKS["P"].copy()
+    image.save(tmp_path / "mask.png", transparency=bytes([0, 9]))
+    assert (load_mask(tmp_path / "mask.png", (8, 7)) == MASK).all()
+    with Image.open(tmp_path / "mask.png") as again:
+        assert again.info["transparency"] == bytes([0, 9])
+
+
 def test_masks_that_say_nothing(tmp_path):
     path = write(tmp_path, "mask.png", MASK)
     fails(r"mask.png: the mask is 8 x 7 pixels where 8 x 8 are wanted \(height x width\)", load_mask, path, (1, 8, 8))

@@ -72,6 +72,17 @@ def test_idx_without_labels_has_none_and_says_so_where_they_are_wanted(tmp_path)
     fails(r"train-labels.idx1-ubyte: labels of shape \(5,\) for 6 images", load_images, path)
 
 
+def test_packed_images_beside_what_they_were_unpacked_to_are_one_set(tmp_path):
+    for end in ("", ".gz"):
+        train = idx(tmp_path / f"train-images-idx3-ubyte{end}", GREY)
+        idx(tmp_path / f"train-labels-idx1-ubyte{end}", np.arange(6, dtype=np.uint8))
+        idx(tmp_path / f"t10k-images-idx3-ubyte{end}", GREY[:2])
+        idx(tmp_path / f"t10k-labels-idx1-ubyte{end}", np.arange(2, dtype=np.uint8))
+    for path in (tmp_path, train, tmp_path / "train-images-idx3-ubyte"):
+        assert len(load_images(path, labelled=True)) == 8
+    assert len(load_images(tmp_path / "t10k-images-idx3-ubyte.gz", labelled=True)) == 2
+
+
 def test_test_part_without_labels_leaves_none_unless_they_are_wanted(tmp_path):
     idx(tmp_path / "train-images-idx3-ubyte", GREY)
     idx(tmp_path / "train-labels-idx1-ubyte", np.arange(6, dtype=np.uint8))
