@@ -19,6 +19,8 @@ from conca.types import BadInput
 
 if TYPE_CHECKING:
     from conca import Classifier, Forecaster
+    from conca.estimators.image_diffusion import ImageDiffusion
+    from conca.estimators.image_energy import ImageEnergy
 
 __all__ = ["fit"]
 
@@ -29,12 +31,17 @@ def fit(
         Argument(
             metavar="DATA",
             help="Table: .csv, .csv.gz, .csv.xz or .parquet; to classify, also .ts, .tsv, .txt, .npz, IDX, a folder of these or "
-            "of WAV by class, .zip, .tar, .tgz; to learn text, any file or folder of it, or .jsonl.",
+            "of WAV by class, .zip, .tar, .tgz; to learn text, any file or folder of it, or .jsonl; "
+            "images: IDX, .npz, a folder of pictures.",
         ),
     ],
     out: Annotated[Path, Option(metavar="RUN", help="Run folder to write.")],
     task: Annotated[
-        str, Option(metavar="WORD", help="forecast; classify: a label for each sequence; text: a language model.")
+        str,
+        Option(
+            metavar="WORD",
+            help="forecast; classify: a label for each sequence; text: a language model; energy, diffusion: of images.",
+        ),
     ] = "forecast",
     horizon: Annotated[int | None, Option(metavar="N", help="Steps ahead; needed to forecast.")] = None,
     target: Annotated[
@@ -172,12 +179,50 @@ def fit(
     lora: Annotated[
         int | None, Option(metavar="N", help="With --from: train an adapter of this rank (LoRA), not the weights.")
     ] = None,
+    size: Annotated[
+        int | None, Option(metavar="N", help="Images: bring all to so many pixels a side, at most 64.")
+    ] = None,
+    colour: Annotated[str | None, Option(metavar="WORD", help="Images: make all grey or rgb.")] = None,
+    labels: Annotated[
+        bool, Option("--labels", help="Images: learn classes, too (a joint model; of a diffusion, a conditional one).")
+    ] = False,
+    features: Annotated[
+        int | None, Option(metavar="N", help="Images: channels of the network's first layers [16; diffusion 32].")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        Option(metavar="WORD", help="Energy: igebm, short_run, generative_convnet, improved_cd or jem [igebm]."),
+    ] = None,
+    activation: Annotated[str | None, Option(metavar="WORD", help="Energy: silu or leaky_relu [silu].")] = None,
+    chain_steps: Annotated[
+        int | None, Option(metavar="N", help="Energy: steps of the chains of an update; default: the recipe's.")
+    ] = None,
+    l2: Annotated[
+        float | None, Option("--l2", metavar="X", help="Energy: weight of squared energies; default: the recipe's.")
+    ] = None,
+    spectral: Annotated[
+        bool | None,
+        Option("--spectral/--no-spectral", help="Energy: spectral norm of every layer; default: as the recipe says."),
+    ] = None,
+    schedule: Annotated[
+        str | None, Option(metavar="WORD", help="Diffusion: linear, cosine or geometric [linear].")
+    ] = None,
+    levels: Annotated[int | None, Option(metavar="N", help="Diffusion: levels of noise [1000].")] = None,
+    scalar: Annotated[
+        bool,
+        Option("--scalar", help="Diffusion: the network is an energy whose slope tells the noise; it takes longer."),
+    ] = False,
+    blocks: Annotated[int | None, Option(metavar="N", help="Diffusion: residual blocks at each size [1].")] = None,
+    skip_broken: Annotated[
+        bool, Option("--skip-broken", help="Images: pass over picture files that cannot be read.")
+    ] = False,
     resume: Annotated[bool, Option("--resume", help="Go on with a training of this run that was stopped.")] = False,
     strict: Annotated[bool, Option("--strict", help="Refuse a table with series that must be left out.")] = False,
     force: Annotated[bool, Option("--force", help="Replace the run if it exists.")] = False,
     quiet: Annotated[bool, Option("-q", "--quiet", help="No progress bar, no notices.")] = False,
 ) -> None:
-    """Fit a forecaster on a table, a classifier on sequences (--task classify), or a language model on text (--task text).
+    """Fit a forecaster on a table, a classifier on sequences (--task classify), a language model on text (--task text),
+    or a model of images (--task energy, --task diffusion).
 
     To forecast: the last rows of every series are held out at first; the table printed at the end compares the forecasts there
     with simple ones (last value, same time a season ago, ridge regression), missing values not counted. Then a new network
@@ -188,6 +233,10 @@ def fit(
 
     Text: its end is held out; the table compares bits for each byte there with those of xz and zstd. In rows of .jsonl with
     prompt and completion, the completion alone is learnt.
+
+    Images (--task energy or diffusion): MNIST's IDX files, .npz, a folder of pictures or of folders of them by class, grey or
+    colour, up to 64 pixels a side. The official test part is held out, or a share; the table says how well images held out are told
+    from noise, constants and shuffled ones.
 
     The defaults of options stand in brackets. A training that was stopped or killed is taken up again by the same command with
     --resume, and ends as if nothing had been.
@@ -211,7 +260,7 @@ def fit(
         members=members,
         length=length,
         truncate=truncate,
-        quantiles=None if quantiles is None else levels(quantiles),
+        quantiles=None if quantiles is None else numbers(quantiles),
         epochs=epochs,
         max_minutes=max_minutes,
         batch_size=batch_size,
@@ -230,6 +279,20 @@ def fit(
         strict=strict or None,
         tokenizer=tokenizer,
         lora=lora,
+        size=size,
+        colour=colour,
+        labels=labels or None,
+        features=features,
+        recipe=recipe,
+        activation=activation,
+        chain_steps=chain_steps,
+        l2=l2,
+        spectral=spectral,
+        schedule=schedule,
+        levels=levels,
+        scalar=scalar or None,
+        blocks=blocks,
+        skip_broken=skip_broken or None,
     ) | ({} if start is None else {"from": start})
     check_task(task, options)
     if task == "text":
@@ -241,7 +304,7 @@ def fit(
 def learn(
     data: Path,
     out: Path,
-    made: tuple[Forecaster | Classifier, dict[str, Any]],
+    made: tuple[Forecaster | Classifier | ImageEnergy | ImageDiffusion, dict[str, Any]],
     *,
     resume: bool,
     force: bool,
@@ -263,7 +326,7 @@ def learn(
     frame(model.scores_)
 
 
-def levels(text: str) -> tuple[float, ...]:
+def numbers(text: str) -> tuple[float, ...]:
     """Numbers between commas. Raises BadInput where there is something else."""
     try:
         return tuple(float(part) for part in text.split(","))

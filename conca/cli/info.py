@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
@@ -12,6 +12,7 @@ from conca.cli.screen import frame, table
 
 if TYPE_CHECKING:
     from conca import Classifier, Forecaster
+    from conca.estimators.image_model import ImageModel
     from conca.estimators.language import LanguageModel
 
 __all__ = ["info"]
@@ -31,10 +32,15 @@ def info(
     State bytes are those of one sequence; multiply-adds and the bytes of parameters and state read are for one row of it, or token.
     """
     import conca
+    from conca.estimators.image_model import ImageModel
     from conca.models.costs import costs
     from conca.models.language import LanguageNetwork
 
-    model = conca.load(run)
+    model: Any = conca.load(run)
+    if isinstance(model, ImageModel):
+        table(["run", run], image_facts(model), words=2)
+        frame(model.scores_)
+        return
     table(["run", run], facts_of(model), words=2)
     table(
         ["layer", "width", "parameters", "state bytes", "multiply-adds a row", "bytes read a row"],
@@ -112,4 +118,19 @@ def facts(forecaster: Forecaster) -> list[tuple[str, str]]:
         ("layers", config.layers),
         ("members", str(config.members)),
         ("quantiles", ", ".join(f"{level:g}" for level in config.quantiles)),
+    ]
+
+
+def image_facts(model: ImageModel) -> list[tuple[str, str]]:
+    """What it has learnt, by what, and how."""
+    run = model.run_
+    channels, height, width = run.shape
+    options = run.config.as_dict()
+    how = ("recipe", "activation") if run.kind == "energy" else ("schedule", "levels", "scalar")
+    return [
+        ("models", f"images of {height} x {width} pixels, {'grey' if channels == 1 else 'colour'}"),
+        ("learnt", run.source),
+        ("classes", short(run.classes) if run.classes else "none learnt"),
+        *((name, str(options[name])) for name in how),
+        ("parameters", f"{sum(p.numel() for p in run.network.parameters()):,}"),
     ]

@@ -44,6 +44,8 @@ WORDS = {
     "forecast": ("forecasts", "forecasts"),
     "classify": ("classifiers", "classifies"),
     "text": ("language models", "writes text"),
+    "energy": ("runs on images", "models images"),
+    "diffusion": ("runs on images", "models images"),
     "rows": ("forecasts and classifiers", "writes text"),
 }
 
@@ -58,11 +60,13 @@ def is_classifier(run: Path) -> bool:
     kind = kind_of(run)
     if kind == "text":
         raise BadInput(f"{run}: is a language model; conca generate, chat and score are for it")
+    if kind in ("energy", "diffusion"):
+        raise BadInput(f"{run}: is a model of images; conca sample, complete and score are for it")
     return kind == "classify"
 
 
 def kind_of(run: Path | str) -> str:
-    """What a run is for: "forecast", "classify" or "text". Raises BadInput for what is no run."""
+    """What a run is for: "forecast", "classify", "text", "energy" or "diffusion". Raises BadInput for what is no run."""
     from conca.estimators import kinds
 
     return kinds.kind_of(run)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from conca import __version__
-from conca.cli import chat, check, data, fit, generate, info, predict, report, score, stream, tour
+from conca.cli import chat, check, complete, data, fit, generate, info, predict, report, sample, score, stream, tour
 from conca.types import BadInput
 
 __all__ = ["app", "main"]
@@ -37,7 +37,9 @@ FOREIGN = {
     "--quantize int8": "--load-in-8bit",
     "RUN_OR_ID without an option": "--model -m --hf-repo -hf",
     "conca fit": "train finetune",
-    "conca generate": "run complete",
+    "conca generate": "run",
+    "--number": "--n-samples --num-images",
+    "conca complete": "inpaint",
     "conca score": "eval evaluate perplexity",
     "conca score --quantize int8 --save": "quantize",
     "conca info": "show",
@@ -51,7 +53,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="Forecast tables, label sequences, both of files and of streams row by row; train language models and those that were "
-    "published, write and talk with them; and hold every layer to its laws.",
+    "published, write and talk with them; learn images, draw, complete and judge them; and hold every layer to its laws.",
 )
 for command in (
     fit.fit,
@@ -59,6 +61,8 @@ for command in (
     stream.stream,
     generate.generate,
     chat.chat,
+    sample.sample,
+    complete.complete,
     score.score,
     report.report,
     info.info,

@@ -12,6 +12,7 @@ from conca.types import BadInput
 
 if TYPE_CHECKING:
     from conca import Classifier, Forecaster
+    from conca.estimators.image_model import ImageModel
     from conca.estimators.text_runs import TextRun
 
 __all__ = ["report", "with_report"]
@@ -37,7 +38,8 @@ def report(
     quantiles, what the layers remember and what the state holds. Of a classifier: training curves, the confusion of the classes,
     accuracy by length and by how much was read, calibration of the probabilities. Of a language model: bits per byte beside
     compressors, how surprise falls with what was read, a text that it writes, what the layers remember and what the state holds.
-    An older report.html in the run is replaced.
+    Of a model of images: samples, where its chains were along the training, energies of data and of samples, slopes, the buffer, and what
+    went wrong, in words. An older report.html in the run is replaced.
     """
     folder = Path(run)
     if out is not None:
@@ -62,7 +64,7 @@ def report(
         notice(f"wrote {path}")
 
 
-def with_report(model: Forecaster | Classifier | TextRun, run: Path) -> list[str]:
+def with_report(model: Forecaster | Classifier | TextRun | ImageModel, run: Path) -> list[str]:
     """Draw the report of a run into it; a line where that cannot be done here."""
     try:
         from conca.report.write import write_report

@@ -11,6 +11,7 @@ from conca.cli.kind import Label, Rate, Series, Time, check_options, forecaster,
 from conca.cli.language import Quantize, Revision, Save, Tokenizer
 from conca.cli.novelty import Alarm, write_rows
 from conca.cli.predict_labels import scores_of
+from conca.cli.score_images import score_images
 from conca.cli.score_text import score_text
 from conca.cli.screen import frame, notice
 from conca.types import BadInput
@@ -37,6 +38,10 @@ def score(
     time: Time = None,
     label: Label = None,
     rate: Rate = None,
+    against: Annotated[
+        Path | None, Option(metavar="DATA", help="Images: others, from which those of DATA are to be told.")
+    ] = None,
+    skip_broken: Annotated[bool, Option("--skip-broken", help="Images: pass over files that cannot be read.")] = False,
     tokens: Annotated[
         Path | None, Option(metavar="FILE", help="Text: write the log-likelihood of every token to this CSV.")
     ] = None,
@@ -44,7 +49,10 @@ def score(
         bool,
         Option("--rows", help="Forecasts, labels: how strange each row or sequence is, one line for each, as CSV."),
     ] = False,
-    out: Annotated[Path | None, Option(metavar="FILE", help="CSV file that --rows writes; default: stdout.")] = None,
+    out: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="CSV file that --rows writes; default: stdout. Of images: what to write."),
+    ] = None,
     quantile: Alarm = None,
     quantize: Quantize = None,
     save: Save = None,
@@ -66,6 +74,10 @@ def score(
     forecast from the row before, or, of sequences, the energy of the classifier; rank is the share of what was held out at the fit
     that scored lower, and alarm is 1 from --quantile on. Of a table without a row held out nothing can be said.
 
+    Of images, --out says of each how strange it is: novelty is its energy (of a diffusion, the noise that is told amiss), higher is
+    stranger; rank and alarm as above. The table says how DATA compare with what was held out at the fit, and with --against how
+    well the others are told from DATA: AUROC and AUPR, higher is better, FPR95, lower is better.
+
     Of a language model, bits per byte and perplexity of a text of any length, lower is better. --quantize int8 judges the
     narrowed weights beside those that are stored, one after the other (with --save, the narrowed ones alone).
     """
@@ -78,6 +90,13 @@ def score(
         "revision": revision,
     }
     kind = kind_of(run)
+    if kind in ("energy", "diffusion"):
+        check_options(run, of="text", **own)
+        check_options(run, of="classify", **reading)
+        check_options(run, of="rows", rows=rows)
+        score_images(run, data, against, out, quantile, skip_broken=skip_broken, force=force, quiet=quiet)
+        return
+    check_options(run, of="energy", against=against, skip_broken=skip_broken)
     if kind == "text":
         check_options(run, of="classify", **reading)
         check_options(run, of="rows", rows=rows, out=out, quantile=quantile)

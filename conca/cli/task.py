@@ -11,14 +11,15 @@ from conca.types import BadInput, nearest
 
 if TYPE_CHECKING:
     from conca import Classifier, Forecaster
+    from conca.estimators.image_diffusion import ImageDiffusion
+    from conca.estimators.image_energy import ImageEnergy
 
 __all__ = ["check_task", "default", "estimator"]
 
-MADE = {
-    *("layers", "d_model", "dropout", "epochs", "max_minutes", "batch_size", "lr", "weight_decay", "patience"),
-    *("seed", "devices", "precision"),
-}
-"""Options of all tasks; `ALONE` has those of one estimator, `READ` those of its `fit`."""
+MADE = {"epochs", "max_minutes", "batch_size", "lr", "seed", "devices", "precision"}
+"""Options of all tasks; `ALONE` has those of some estimators, `READ` those of their `fit`."""
+SEQUENCES = {"layers", "d_model", "dropout", "weight_decay", "patience"}
+IMAGES = {"size", "colour", "labels", "features", "test_fraction"}
 READ = {
     "forecast": {
         *("target", "time", "series", "covariates", "categorical", "known", "tz"),
@@ -26,11 +27,15 @@ READ = {
     },
     "classify": {"time", "series", "label", "rate", "order", "test_fraction"},
     "text": {"tokenizer", "from"},
+    "energy": {"skip_broken"},
+    "diffusion": {"skip_broken"},
 }
 ALONE = {
-    "forecast": {"horizon", "members", "length", "truncate", "quantiles"},
-    "classify": {"axes", "bidirectional", "smoothing"},
-    "text": {"length", "test_fraction", "lora"},
+    "forecast": SEQUENCES | {"horizon", "members", "length", "truncate", "quantiles"},
+    "classify": SEQUENCES | {"axes", "bidirectional", "smoothing"},
+    "text": SEQUENCES | {"length", "test_fraction", "lora"},
+    "energy": IMAGES | {"recipe", "activation", "chain_steps", "l2", "spectral"},
+    "diffusion": IMAGES | {"schedule", "levels", "scalar", "blocks", "dropout"},
 }
 DEFAULTS = {"to forecast": ForecastConfig, "to classify": ClassifyConfig, "of text": TextConfig}
 SHOWN = {"refit": "no-refit"}
@@ -58,13 +63,17 @@ def check_task(task: str, options: dict[str, Any]) -> None:
             mend = "leave it out" if task != "forecast" else f"add --task {other}, or leave it out"
             raise BadInput(f"--{shown} belongs to --task {other}, and this is {task}; {mend}")
     if task == "forecast" and "horizon" not in options:
-        raise BadInput("--horizon is missing: say how many steps ahead to forecast (or --task classify, or text)")
+        raise BadInput(
+            "--horizon is missing: say how many steps ahead to forecast (or --task classify, text, energy, diffusion)"
+        )
     columns = options.get("series", [])
     if task == "classify" and len(columns) > 1:
         raise BadInput(f"--series: sequences are told apart by one column, and {len(columns)} are named")
 
 
-def estimator(task: str, options: dict[str, Any]) -> tuple[Forecaster | Classifier, dict[str, Any]]:
+def estimator(
+    task: str, options: dict[str, Any]
+) -> tuple[Forecaster | Classifier | ImageEnergy | ImageDiffusion, dict[str, Any]]:
     """The estimator that checked options make, and those that its `fit` takes. Raises BadInput for ill values."""
     import conca
 
@@ -74,6 +83,16 @@ def estimator(task: str, options: dict[str, Any]) -> tuple[Forecaster | Classifi
         return conca.Forecaster(**made), read
     if "seed" in made:
         made["random_state"] = made.pop("seed")
+    if task in ("energy", "diffusion"):
+        return images(task)(**made), read
     if "series" in read:
         (read["series"],) = read["series"]
     return conca.Classifier(**made), read
+
+
+def images(task: str) -> type[ImageEnergy] | type[ImageDiffusion]:
+    """The estimator of a task on images."""
+    from conca.estimators.image_diffusion import ImageDiffusion
+    from conca.estimators.image_energy import ImageEnergy
+
+    return ImageEnergy if task == "energy" else ImageDiffusion

@@ -13,7 +13,7 @@ from conca.energy.chain import Info
 from conca.energy.draws import by_row, chance, norm, normal, positive, weighed
 from conca.energy.energy import Energy, Score, squares
 
-__all__ = ["MALA", "ULA", "Descent", "Place", "WeighedPlace", "arrive", "descent", "mala", "ula"]
+__all__ = ["MALA", "ULA", "Descent", "Place", "Standing", "WeighedPlace", "arrive", "descent", "mala", "ula"]
 
 
 class Place(NamedTuple):
@@ -24,6 +24,13 @@ class Place(NamedTuple):
     energy: Tensor | None
     """(B,), or None where only a slope is known"""
     score: Tensor
+    """(B, ...)"""
+
+
+class Standing(NamedTuple):
+    """Where chains are, under a kernel that asks the landscape in the course of a step."""
+
+    x: Tensor
     """(B, ...)"""
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -21,20 +21,14 @@ from torch import Tensor
 from conca.energy.chain import Info, Kernel, sample
 from conca.energy.draws import normal, whole
 from conca.energy.energy import Score
+from conca.energy.langevin import Standing
 from conca.energy.schedule import Schedule, Spacing
 from conca.types import BadInput
 
-__all__ = ["DDIM", "DDPM", "Reverse", "Standing", "ddim", "ddpm", "reverse_diffusion"]
+__all__ = ["DDIM", "DDPM", "Reverse", "ddim", "ddpm", "reverse_diffusion"]
 
 Bounds = tuple[float, float]
 Variance = Literal["large", "small"]
-
-
-class Standing(NamedTuple):
-    """Where chains are, before the landscape is asked."""
-
-    x: Tensor
-    """(B, ...)"""
 
 
 @dataclass(frozen=True)

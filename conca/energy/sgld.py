@@ -11,7 +11,7 @@ from torch import Tensor
 from conca.energy.chain import Info
 from conca.energy.draws import normal, positive
 from conca.energy.energy import Score
-from conca.energy.langevin import Place, arrive
+from conca.energy.langevin import Place, Standing, arrive
 from conca.types import BadInput
 
 __all__ = ["SGLD", "sgld"]
@@ -46,18 +46,21 @@ class SGLD:
         """noise^2 / (2 step): a small step walks exp(-E / temperature), where nothing is clipped."""
         return self.noise**2 / (2 * self.size)
 
-    def init(self, energy: Score, x: Tensor, /) -> Place:
-        return Place(x, *energy.evaluate(x))
+    def init(self, energy: Score, x: Tensor, /) -> Place | Standing:
+        return Standing(x) if self.noise_first else Place(x, *energy.evaluate(x))
 
-    def step(self, energy: Score, state: Place, generator: torch.Generator | None, /) -> tuple[Place, Info]:
+    def step(
+        self, energy: Score, state: Place | Standing, generator: torch.Generator | None, /
+    ) -> tuple[Place | Standing, Info]:
         noise = normal(state.x, generator)
-        if self.noise_first:
-            x = energy.clamp(self._inside(state.x + self.noise * noise))
-            x = torch.add(x, self._clipped(energy.evaluate(x)[1]), alpha=self.size)
-        else:
+        info: Info = {"temperature": state.x.new_full((len(state.x),), self.temperature)}
+        if isinstance(state, Place):
             x = torch.add(state.x, self._clipped(state.score), alpha=self.size).add_(noise, alpha=self.noise)
-        place, info = arrive(energy, self._inside(x))
-        return place, {**info, "temperature": x.new_full((len(x),), self.temperature)}
+            place, told = arrive(energy, self._inside(x))
+            return place, {**told, **info}
+        x = energy.clamp(self._inside(state.x + self.noise * noise))
+        x = torch.add(x, self._clipped(energy.evaluate(x)[1]), alpha=self.size)
+        return Standing(energy.clamp(self._inside(x))), info
 
     def _clipped(self, score: Tensor) -> Tensor:
         return score if self.clip is None else score.clamp(-self.clip, self.clip)
@@ -85,9 +88,9 @@ def sgld(
         noise: standard deviation of what is added, positive.
         clip: each coordinate of the slope is cut off at +-clip.
         bounds: (low, high) that no coordinate leaves.
-        noise_first: noise is added before the slope is asked, so that the slope has the last word; asks it twice a step.
+        noise_first: noise is added before the slope is asked, so that the slope has the last word.
 
-    Info: "energy" (where known), "slope" and "temperature".
+    Info: "temperature", and but for noise_first, where the landscape is asked before the step, "energy" (where known) and "slope".
 
     Source: Welling & Teh 2011 for the noisy descent; Du & Mordatch 2019, "Implicit Generation and Modeling with Energy
     Based Models", for step and noise apart, clipped slopes, bounds, and the noise first.

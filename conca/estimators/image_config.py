@@ -37,8 +37,8 @@ class ImageConfig(Options):
     colour        grey or rgb, where images are to be made so; None: as they are
     labels        whether classes are learnt, too
     features      channels of the network's first layers
-    epochs        at most so many: of 100 updates of an energy, of a diffusion of as many as read all images once, but 100 to 500; None: 3,000
-                  updates of an energy, 20,000 of a diffusion, or what fits in `max_minutes`
+    epochs        at most so many: of 100 updates of an energy, of a diffusion of as many as read all images once, but 100 to 500; None:
+                  3,000 updates of an energy, 20,000 of a diffusion, or what fits in `max_minutes`
     max_minutes   of training at most, about; the rate falls so that it ends well then
     batch_size    images of a step
     lr            highest rate of Adam

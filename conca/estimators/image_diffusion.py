@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from conca.train.image_learner import noise_of
 
 __all__ = ["ImageDiffusion"]
 
+Move: TypeAlias = DDPM | DDIM | Literal["langevin"] | None
 Corrector = Callable[[float], Kernel[Any, Any]]
 
 
@@ -124,7 +125,7 @@ class ImageDiffusion(ImageModel):
         self,
         n: int = 1,
         *,
-        kernel: DDPM | DDIM | None = None,
+        kernel: Move = None,
         steps: int | None = DRAWN_BY,
         schedule: Schedule | None = None,
         corrector: Corrector | None = None,
@@ -137,7 +138,7 @@ class ImageDiffusion(ImageModel):
 
         Args:
             n: how many.
-            kernel: `ddpm(...)` or `ddim(...)`; None: ddim without noise, kept between -1 and 1.
+            kernel: `ddpm(...)` or `ddim(...)`; None: ddim without noise, kept between -1 and 1; "langevin": none but the corrector.
             steps: how many of the levels are visited; None: all.
             schedule: None: that of the training; another one is walked as well (`schedule_of`).
             corrector, corrections: further steps at each level, see `conca.energy.reverse_diffusion`.
@@ -167,7 +168,7 @@ class ImageDiffusion(ImageModel):
         mask: Any,
         n: int = 1,
         *,
-        kernel: DDPM | DDIM | None = None,
+        kernel: Move = None,
         steps: int | None = DRAWN_BY,
         corrector: Corrector | None = None,
         corrections: int = 1,
@@ -191,7 +192,7 @@ class ImageDiffusion(ImageModel):
         self,
         n: int,
         known: Any,
-        kernel: DDPM | DDIM | None,
+        kernel: Move,
         steps: int | None,
         schedule: Schedule | None,
         corrector: Corrector | None,
@@ -205,7 +206,7 @@ class ImageDiffusion(ImageModel):
             schedule,
             self.run_.shape,
             n,
-            kernel=kernel or ddim(bounds=(-1.0, 1.0)),
+            kernel=None if kernel == "langevin" else kernel or ddim(bounds=(-1.0, 1.0)),
             seed=seed,
             steps=None if steps is None else min(steps, len(schedule)),
             corrector=corrector,

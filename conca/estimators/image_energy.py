@@ -29,7 +29,7 @@ class ImageEnergy(ImageModel):
     >>> bars = np.zeros((40, 8, 8), np.uint8); bars[:, :, 3] = 255
     >>> model = ImageEnergy(features=8, epochs=1, chain_steps=2, batch_size=8).fit(bars)
     >>> model.sample(3).shape, list(model.novelty(bars[:2]).columns)
-    ((3, 1, 8, 8), ['novelty', 'rank'])
+    ((3, 1, 8, 8), ['novelty', 'rank', 'alarm'])
 
     Args:
         recipe: igebm (2019: steep steps, little noise, a buffer), short_run (always from noise), generative_convnet (2016: step and noise

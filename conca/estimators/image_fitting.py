@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from conca.data.image_set import Images
 from conca.energy.chain import sample
+from conca.energy.draws import norm
 from conca.energy.recipes import Recipe
 from conca.energy.reverse import ddim
 from conca.estimators.image_config import DiffusionConfig, EnergyConfig, ImageConfig
@@ -41,6 +42,8 @@ JUDGED = 1000
 """Images held out that are judged, at most."""
 SHOWN, DRAWN_BY = 64, 50
 """Images that are drawn for the report, and by how many steps of a diffusion."""
+LOOK = 5
+"""Steps of a chain between two looks at it."""
 LONGER = 4
 """Chains that draw images are so many times as long as those that trained; short-run chains are as long."""
 
@@ -254,11 +257,13 @@ def strangers(pixels: Pixels, seed: int) -> Iterator[tuple[str, Pixels]]:
 
 
 def walk(network: ImageEnergyNetwork, how: Recipe, steps: int, seed: int) -> Tensor:
-    """Mean energy and slope of chains from noise, after each step, (steps, 2)."""
+    """Mean energy and slope of chains from noise, after every fifth step, (steps // 5, 2)."""
     landscape, draw = energy_of(network), torch.Generator().manual_seed(seed)
     start = how.start(landscape.shape or ())(SHOWN, draw)
-    _, info = sample(landscape, how.kernel, start, steps, generator=draw)
-    return torch.stack([info["energy"].double().mean(1), info["slope"].double().mean(1)], 1)
+    chain, _ = sample(landscape, how.kernel, start, steps, LOOK, generator=draw)
+    with torch.no_grad():
+        found = [landscape.evaluate(x) for x in chain]
+    return torch.tensor([[float(energy.mean()), float(norm(score).mean())] for energy, score in found]).double()
 
 
 def spread_of(images: Images) -> float:

@@ -149,16 +149,26 @@ class ImageModel(BaseEstimator):  # type: ignore[misc]
         """How strange each image is."""
         raise NotImplementedError
 
-    def novelty(self, X: Any) -> pd.DataFrame:
-        """How strange each image is, one row for each: novelty (higher is stranger), and rank among the images held out (0 to 1).
+    def novelty(self, X: Any, *, quantile: float | None = None) -> pd.DataFrame:
+        """How strange each image is, one row for each: novelty (higher is stranger), rank among the images held out (0 to 1), alarm.
 
-        Raises BadInput as `read` does. rank is NaN where nothing was held out at the fit.
+        Args:
+            X: as in `fit`.
+            quantile: the rank from which on there is an alarm, 1; None: 0.99, or the highest that there is, if that is lower.
+
+        Raises:
+            BadInput: as `read` does, and for a quantile that cannot be reached. Where nothing was held out at the fit, rank is NaN and
+                alarm 0.
         """
         images = self.read(X)
         found = self._heights(images.pixels)
-        heights = self._run.kept["heights"].numpy()
-        rank = Calibration.of(heights, "images").rank(found) if len(heights) else np.full(len(found), np.nan)
-        return pd.DataFrame({"novelty": found, "rank": rank})
+        calibration = Calibration.of(self._run.kept["heights"].numpy(), "images")
+        if not len(calibration.scores):
+            return pd.DataFrame({"novelty": found, "rank": np.nan, "alarm": 0})
+        rank = calibration.rank(found)
+        return pd.DataFrame(
+            {"novelty": found, "rank": rank, "alarm": (rank >= calibration.checked(quantile)).astype(int)}
+        )
 
     def _known(self, image: Any, mask: Any, low: float, high: float) -> Known:
         """An image and where it is known, as tensors; mask is True where it is damaged."""

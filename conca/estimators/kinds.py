@@ -15,6 +15,8 @@ KINDS = {
     "forecast": ("conca.estimators.forecaster", "Forecaster"),
     "classify": ("conca.estimators.classifier", "Classifier"),
     "text": ("conca.estimators.language", "LanguageModel"),
+    "energy": ("conca.estimators.image_energy", "ImageEnergy"),
+    "diffusion": ("conca.estimators.image_diffusion", "ImageDiffusion"),
 }
 """Where what each kind of run is loaded as is; it is imported when it is needed."""
 THEIRS = {"model_type", "architectures", "d_model", "ssm_cfg"}
@@ -42,7 +44,7 @@ def is_run(place: str | Path) -> bool:
 
 
 def kind_of(place: str | Path) -> str:
-    """What a place holds: "forecast", "classify" or "text"; published weights are "text".
+    """What a place holds: "forecast", "classify", "text", "energy" or "diffusion"; published weights are "text".
 
     Raises:
         BadInput: for a folder that is no run, or of an unknown kind.

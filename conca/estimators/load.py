@@ -12,12 +12,14 @@ from conca.types import BadInput
 if TYPE_CHECKING:
     from conca.estimators.classifier import Classifier
     from conca.estimators.forecaster import Forecaster
+    from conca.estimators.image_diffusion import ImageDiffusion
+    from conca.estimators.image_energy import ImageEnergy
     from conca.estimators.language import LanguageModel
 
 __all__ = ["load"]
 
 
-def load(place: str | Path, **options: Any) -> Forecaster | Classifier | LanguageModel:
+def load(place: str | Path, **options: Any) -> Forecaster | Classifier | LanguageModel | ImageEnergy | ImageDiffusion:
     """What a run folder holds, whatever its kind; or a language model that was published.
 
     Args:
@@ -36,5 +38,5 @@ def load(place: str | Path, **options: Any) -> Forecaster | Classifier | Languag
         return model
     if options:
         raise BadInput(f"{place}: is a run to {kind}, which takes no option {next(iter(options))!r}; leave it out")
-    estimator: Forecaster | Classifier = found.load(place)
+    estimator: Forecaster | Classifier | ImageEnergy | ImageDiffusion = found.load(place)
     return estimator

@@ -15,12 +15,20 @@ from conca.types import BadInput
 
 __all__ = ["damaged", "described", "located", "read_history", "read_scores", "understood"]
 
+WANTED = {
+    "forecast": "a forecaster",
+    "classify": "a classifier",
+    "energy": "an energy of images",
+    "diffusion": "a diffusion of images",
+}
+"""What runs of each kind are."""
+
 
 def described(folder: Path, kind: str, parts: tuple[str, ...]) -> dict[str, Any]:
     """The description of a run, which has these parts. Raises BadInput for what is no run, of a newer format or of another kind."""
     saved, path = read_config(folder), folder / "config.json"
     if saved["kind"] != kind:
-        wanted = {"forecast": "a forecaster", "classify": "a classifier"}.get(kind, "a language model")
+        wanted = WANTED.get(kind, "a language model")
         raise BadInput(f"{path}: a run of kind '{saved['kind']}', not {wanted}")
     check_keys(path, saved, parts)
     return saved

@@ -31,7 +31,7 @@ PROBES = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 def floats_of(pixels: Pixels, low: float, high: float) -> Tensor:
     """Bytes (..., C, H, W) as float32 between low and high."""
-    return low + (high - low) / 255 * torch.from_numpy(np.ascontiguousarray(pixels)).to(torch.float32)
+    return low + (high - low) / 255 * torch.from_numpy(np.require(pixels, requirements=["C", "W"])).to(torch.float32)
 
 
 def bytes_of(x: Tensor, low: float, high: float) -> Pixels:

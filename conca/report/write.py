@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, cast
 
 import conca
 from conca.estimators.forecaster import Forecaster
+from conca.estimators.image_model import ImageModel
 from conca.estimators.text_runs import TextRun
 from conca.models.language import LanguageNetwork
-from conca.report import calibration, errors, facts, history, holds, memory, residuals, text_page, windows
+from conca.report import calibration, errors, facts, history, holds, image_page, memory, residuals, text_page, windows
 from conca.report.page import Chapter, Page, short, write_page
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["report", "write_report"]
 
 
-def write_report(estimator: Forecaster | Classifier | LanguageModel | TextRun, path: str | Path) -> None:
+def write_report(estimator: Forecaster | Classifier | LanguageModel | TextRun | ImageModel, path: str | Path) -> None:
     """Write the report of a fitted estimator, or of a language model, as one HTML file, whole or not at all.
 
     Raises:
@@ -29,7 +30,7 @@ def write_report(estimator: Forecaster | Classifier | LanguageModel | TextRun, p
     write_page(report(estimator), Path(path))
 
 
-def report(estimator: Forecaster | Classifier | LanguageModel | TextRun) -> Page:
+def report(estimator: Forecaster | Classifier | LanguageModel | TextRun | ImageModel) -> Page:
     """All chapters; those about what was held out, if there is any. Raises RuntimeError or NotFittedError before `fit`."""
     if isinstance(estimator, Forecaster):
         return forecasts(estimator)
@@ -37,6 +38,8 @@ def report(estimator: Forecaster | Classifier | LanguageModel | TextRun) -> Page
         return text_page.page(estimator)
     if isinstance(estimator, LanguageNetwork):
         return text_page.page(text_page.run_of(cast("LanguageModel", estimator)))
+    if isinstance(estimator, ImageModel):
+        return image_page.page(estimator)
     from conca.report import classify_page  # it needs scikit-learn, which takes a second to import
 
     return classify_page.page(estimator)
