@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 from typer import Argument
 
@@ -36,11 +36,12 @@ def info(
     from conca.models.costs import costs
     from conca.models.language import LanguageNetwork
 
-    model: Any = conca.load(run)
-    if isinstance(model, ImageModel):
-        table(["run", run], image_facts(model), words=2)
-        frame(model.scores_)
+    loaded = conca.load(run)
+    if isinstance(loaded, ImageModel):
+        table(["run", run], image_facts(loaded), words=2)
+        frame(loaded.scores_)
         return
+    model = cast("Forecaster | Classifier | LanguageModel", loaded)
     table(["run", run], facts_of(model), words=2)
     table(
         ["layer", "width", "parameters", "state bytes", "multiply-adds a row", "bytes read a row"],
