@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from image_shapes import written
 from packages import CACHE
 
 from conca.estimators.image_diffusion import ImageDiffusion
@@ -29,6 +30,10 @@ TRAININGS: dict[str, tuple[type[ImageEnergy] | type[ImageDiffusion], str, dict[s
     "ddpm": (ImageDiffusion, "mnist", {"max_minutes": 45}),
     "scalar": (ImageDiffusion, "mnist", {"scalar": True, "max_minutes": 40}),
     "geometric": (ImageDiffusion, "mnist", {"schedule": "geometric", "max_minutes": 20}),
+    "crosses": (ImageDiffusion, "shapes/crosses.npz", {"scalar": True, "patch": 2, "max_minutes": 7}),
+    "quarter": (ImageDiffusion, "shapes/quarter.npz", {"scalar": True, "patch": 2, "max_minutes": 7}),
+    "crosses_energy": (ImageEnergy, "shapes/crosses.npz", {"max_minutes": 6}),
+    "quarter_energy": (ImageEnergy, "shapes/quarter.npz", {"max_minutes": 6}),
 }
 """Name: the estimator, the data, and the options that are not the default."""
 
@@ -38,6 +43,7 @@ def trained(name: str, work: Path, scale: float = 1.0) -> ImageEnergy | ImageDif
     kind, data, options = TRAININGS[name]
     out = work / "runs" / name
     if not (out / "config.json").is_file():
+        written(work / "shapes")
         minutes = options["max_minutes"] * scale
         kind(**options | {"max_minutes": minutes}).fit(work / data, out=out, resume=True, progress=True)
     return kind.load(out)

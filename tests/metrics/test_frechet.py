@@ -12,7 +12,7 @@ from conca.metrics.frechet import frechet_distance
 def test_of_a_set_and_itself_it_is_zero_and_a_shift_adds_its_square() -> None:
     a = np.random.default_rng(0).normal(size=(50, 4))
     assert frechet_distance(a, a) == pytest.approx(0, abs=1e-9)
-    assert frechet_distance(a, a + [3.0, 0, 4.0, 0]) == pytest.approx(25)
+    assert frechet_distance(a, a + np.array([3.0, 0, 4.0, 0])) == pytest.approx(25)
     assert frechet_distance(a, 2 * a) == pytest.approx(np.trace(np.cov(a.T)) + (a.mean(0) ** 2).sum())
 
 
