@@ -17,7 +17,7 @@ from conca.data.image_file import Pixels, sized
 from conca.data.image_folder import Fit
 from conca.data.image_set import Images
 from conca.data.labelled import PARTS, Labels
-from conca.types import BadInput
+from conca.types import BadInput, nearest
 
 __all__ = ["as_pixels", "read_image_arrays"]
 
@@ -52,8 +52,6 @@ def read_image_arrays(found: FoundSet, fit: Fit, *, labelled: bool = False) -> I
             told = f"'{name}' has images of {sized(other.pixels.shape[1:])}, '{first}' of {sized(one.pixels.shape[1:])}"
             raise BadInput(f"{found.folder}: {told} (C x H x W); make all one (size, --size; colour, --colour)")
     every = [piece.labels for piece in pieces.values() if piece.labels is not None]
-    if len({labels.dtype.kind in "US" for labels in every}) > 1:
-        every = [labels.astype(np.str_) for labels in every]
     return Images.of(
         np.concatenate([piece.pixels for piece in pieces.values()]) if others else one.pixels,
         np.concatenate(every) if len(every) == len(pieces) else None,
@@ -78,6 +76,11 @@ def read_npz(path: Path, fit: Fit, labelled: bool) -> dict[str, Piece]:
     """The images of an .npz file by part, by "" where X is not split. Raises BadInput if there is no X, or no y that is wanted."""
     check_bomb(path)
     arrays = load(path)
+    strange = sorted(key for key in arrays if key.startswith("x_") and key[2:] not in PARTS)
+    if strange:
+        raise BadInput(
+            f"{path}: no part is named '{strange[0][2:]}' ('{strange[0]}'); {nearest(strange[0][2:], PARTS)}"
+        )
     pieces = {}
     for part in [part for part in PARTS if f"x_{part}" in arrays] or [""]:
         end = f"_{part}" if part else ""
@@ -99,7 +102,7 @@ def check_bomb(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as file:
             total = sum(member.file_size for member in file.infolist())
-    except (zipfile.BadZipFile, OSError):
+    except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError):
         return  # whoever reads it says so
     if total > max(HARMLESS, RATIO * path.stat().st_size):
         told = f"{total / 2**30:.1f} GiB in {path.stat().st_size / 2**20:.1f} MiB"

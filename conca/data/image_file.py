@@ -120,7 +120,7 @@ def read_picture(path: Path) -> Picture:
         values = (values[..., :3].astype(np.uint16) * values[..., 3:] + 127) // 255
         values = values[..., :1] if grey else values
     planes = values[None] if values.ndim == 2 else values.transpose(2, 0, 1)
-    return Picture(np.ascontiguousarray(planes, np.uint8), transparent)
+    return Picture(np.array(planes, np.uint8, order="C"), transparent)
 
 
 def opened(path: Path) -> Image.Image:
@@ -136,7 +136,6 @@ def opened(path: Path) -> Image.Image:
             raise BadInput(f"{path}: the file has {told}, too much for a picture; scale it down or remove it")
         with path.open("rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
             return decoded(path, file)
     except BadInput:
         raise
@@ -148,7 +147,7 @@ def opened(path: Path) -> Image.Image:
     except UnidentifiedImageError:
         told = "is no picture in a format that is read (PNG, JPEG, BMP, GIF, WebP, TIFF), or ends too early"
         raise BadInput(f"{path}: the file {told}; mend or remove it") from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+    except Image.DecompressionBombError:
         raise bomb(path, "too many pixels") from None
     except (OSError, ValueError, SyntaxError, EOFError, ArithmeticError, LookupError, TypeError, MemoryError) as error:
         raise broken(path, error) from None

@@ -53,7 +53,8 @@ def load_images(
                  integers from 0 to 255 or floats from 0 to 1; a folder of one of these; a folder of pictures, or of folders of
                  them by class, or by part and class; an archive of these; one picture
     size         the height and width that all are scaled to (bicubic, smoothed where they shrink), or one number for both
-    colour       "grey" or "rgb": what all are converted to; None: all are what the files are
+    colour       "grey" or "rgb": what all are converted to; None: all are what the kinds of their pixels say, whatever the pixels are;
+                 palettes and WebP are colours
     labelled     whether missing labels are bad input
     skip_broken  passes over pictures that cannot be read; they are listed in `skipped`
 

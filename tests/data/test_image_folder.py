@@ -170,7 +170,9 @@ MODES = {  # mode: (kind, what 8 bits of it are)
 def test_kinds_of_pixels(tmp_path, mode):
     image, expected = MODES[mode]
     image.save(tmp_path / "x.png")
-    assert (load_image(tmp_path / "x.png") == expected).all()
+    pixels = load_image(tmp_path / "x.png")
+    assert pixels.dtype == np.uint8 and pixels.shape == expected.shape and (pixels == expected).all()
+    assert pixels.flags.writeable and pixels.flags.c_contiguous
     assert ("1 image with transparency laid on black" in load_images(tmp_path).source) == mode.endswith("A")
 
 

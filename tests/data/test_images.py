@@ -126,6 +126,12 @@ def test_every_order_of_axes_and_every_type_of_an_array_is_read_alike(save):
     assert load_images(save(X=GREY)).pixels.flags.c_contiguous and load_images(save(X=RGB)).pixels.flags.c_contiguous
 
 
+def test_what_is_read_in_blocks_is_read_alike_and_named_by_its_place_in_all(save, monkeypatch):
+    monkeypatch.setattr("conca.data.image_arrays.BLOCK", 2 * GREY[0].size)
+    assert (load_images(save(X=GREY / 255)).pixels == GREY[:, None]).all()
+    fails("'X': image 5, row 2, column 3: the value nan", load_images, save(X=NAN))
+
+
 def test_half_precision_keeps_every_level(save):
     levels = np.arange(256).reshape(1, 16, 16)
     assert (load_images(save(X=(levels / 255).astype(np.float16))).pixels == levels).all()
@@ -141,6 +147,8 @@ def test_labels_and_parts_of_arrays(save):
     assert split.parts.tolist() == ["train"] * 3 + ["test"] * 3
     assert (split.part("test").pixels == GREY[3:, None]).all() and split.part("test").labels.tolist() == [2, 0, 0]
     assert (split.without("test").pixels == GREY[:3, None]).all() and len(split.without("validation")) == 6
+    mixed = load_images(save(X_train=GREY[:2], y_train=[7, 10], X_test=GREY[2:], y_test=list("abab")))
+    assert mixed.classes == ("10", "7", "a", "b") and mixed.labels.tolist() == [1, 0, 2, 3, 2, 3]
     marked = load_images(save(X=GREY, parts=["train", "val", "test"] * 2))
     assert marked.parts.tolist() == ["train", "validation", "test"] * 2 and marked.labels is None
     assert load_images(save(X=GREY, y=[1, 2, np.nan, 1, 2, 1])).labels is None
@@ -167,6 +175,7 @@ REFUSED = {
         "X_train": GREY,
         "X_test": RGB,
     },
+    "no part is named 'val' .'x_val'.; known: test, train, validation": {"X_train": GREY, "X_val": GREY},
     "no array is named 'X' .or 'X_train'.; the file has 'data', 'y'": {"data": GREY, "y": [1]},
     r"labels of shape \(3,\) for 6 images; give one label each": {"X": GREY, "y": [1, 2, 3]},
     "the label of image 0 is the number 0.5, not a class": {"X": GREY, "y": [0.5] * 6},
@@ -206,6 +215,9 @@ def test_broken_and_swollen_npz(tmp_path):
     content = path.read_bytes().replace(struct.pack("<II", 2, 0), struct.pack("<II", 2, 2**31))
     path.write_bytes(content)
     fails("the file holds 2.0 GiB in 0.0 MiB", load_images, path)
+    at = content.index(b"PK\1\2") + 6
+    path.write_bytes(content[:at] + b"\x6d" + content[at + 1 :])
+    fails("not a readable .npz file .zip file version 10.9.", load_images, path)
 
 
 # one set
