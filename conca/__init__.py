@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     )
     from conca.estimators.classifier import Classifier
     from conca.estimators.forecaster import Forecaster
+    from conca.estimators.image_diffusion import ImageDiffusion
+    from conca.estimators.image_energy import ImageEnergy
     from conca.estimators.language import LanguageModel
     from conca.estimators.load import load
     from conca.layers.attention import Attention
@@ -90,6 +92,8 @@ __all__ = [
     "GaussianSystem",
     "HiPPO",
     "Hopfield",
+    "ImageDiffusion",
+    "ImageEnergy",
     "LanguageModel",
     "LinearSystem",
     "Mamba",
@@ -152,6 +156,8 @@ _WHERE = {
     "mala": "conca.energy",
     "Classifier": "conca.estimators.classifier",
     "Forecaster": "conca.estimators.forecaster",
+    "ImageDiffusion": "conca.estimators.image_diffusion",
+    "ImageEnergy": "conca.estimators.image_energy",
     "LanguageModel": "conca.estimators.language",
     "load": "conca.estimators.load",
     "param_groups": "conca.train.groups",

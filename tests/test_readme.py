@@ -55,7 +55,19 @@ def run(command: list[str]) -> int:
         return subprocess.run(words, stdin=rows, stdout=found, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode
 
 
+IMAGES = {"features": 8, "epochs": 1, "batch_size": 4, "max_minutes": 0.02}
+
+
 def small(command: list[str]) -> list[str]:
+    if command[0] == "fit" and {"energy", "diffusion"} & set(command):
+        steps = ["--chain-steps", "2"] if "energy" in command else []
+        return [
+            *command,
+            *steps,
+            *(word for key, value in IMAGES.items() for word in (f"--{key.replace('_', '-')}", str(value))),
+        ]
+    if command[0] == "sample":
+        return [*command, "--steps", "2", "-n", "2"]
     goes_on = ("layers", "d_model") if "--from" in command else ()
     given = {f"--{key.replace('_', '-')}": str(value) for key, value in SMALL.items() if key not in goes_on}
     options = [word for name, value in given.items() if name not in command for word in (name, value)]
@@ -76,6 +88,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pd.DataFrame(days).to_csv(tmp_path / "sales.csv", index=False)
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(ROOT / "examples" / "movements.py"))
+    runpy.run_path(str(ROOT / "examples" / "shapes.py"), run_name="__main__")
     (tmp_path / "corpus.txt").write_text(README[:20000])
     (tmp_path / "later.txt").write_text(README[20000:22000])
     notes = [json.dumps({"prompt": f"{n} and 1 is", "completion": f" {n + 1}"}) for n in range(60)]
