@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     record(
         "image_ablation",
         f"The recipe of 2019 with parts left out, {given.updates} updates",
-        ["training", "diverged", "when", "largest |E| of the last batch"],
+        ["training", "diverged", "when", "largest absolute energy of the last batch"],
         rows,
         "Where chains were in the end (seed 0), rows as in the table:\n\n![chains](image_ablation.png)",
     )

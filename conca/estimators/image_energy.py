@@ -112,7 +112,7 @@ class ImageEnergy(ImageModel):
             n: how many.
             steps: of each chain; None: four times those of the training, or as many where it always began at noise.
             label: a class, where classes were learnt.
-            random_state: the first images do not depend on n.
+            random_state: the same n and state give the same images.
             energy: another landscape over such images, such as a sum with others (composition).
 
         Raises:

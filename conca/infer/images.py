@@ -57,7 +57,7 @@ def walked_images(
         energy: of images.
         how: the recipe that it was trained by.
         steps: of each chain.
-        seed: of the noise; the first images do not depend on how many are asked for.
+        seed: of the noise; the same n and seed give the same images.
         kernel: None: that of the recipe.
         known: what does not move.
         start: where chains begin, (n, C, H, W); None: at noise.
@@ -70,7 +70,7 @@ def walked_images(
     for place in range(0, n, ROWS):
         draw = torch.Generator().manual_seed(hash((seed, place)) % 2**63)
         rows = min(ROWS, n - place)
-        x = how.start(energy.shape or ())(ROWS, draw)[:rows] if start is None else start[place : place + rows]
+        x = how.start(energy.shape or ())(rows, draw) if start is None else start[place : place + rows]
         walked, _ = sample(landscape, kernel or how.kernel, x, steps, max(steps, 1), generator=draw)
         found.append((walked[-1] if steps else landscape.clamp(x)).clamp(how.low, how.high))
     return torch.cat(found)
