@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Real
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -121,8 +122,8 @@ def ddim(eta: float = 0.0, *, bounds: Bounds | None = None) -> DDIM:
 
     Source: Song, Meng & Ermon 2021, "Denoising Diffusion Implicit Models", eq. 12 and 16.
     """
-    if not 0 <= eta <= 1:
-        raise BadInput(f"eta lies between 0 (no noise) and 1 (ancestral), not {eta}")
+    if isinstance(eta, bool) or not isinstance(eta, (float, Real)) or not 0 <= eta <= 1:
+        raise BadInput(f"eta lies between 0 (no noise) and 1 (ancestral), not {eta!r}")
     return DDIM(float(eta), _bounds(bounds))
 
 
@@ -169,45 +170,38 @@ def reverse_diffusion(
 
     Raises:
         BadInput: for steps, masks or a start that cannot be; a None kernel without a corrector.
+        TypeError: for what is no landscape, and for a corrector that needs an energy where a slope is given.
         Divergence: where a place stops being finite, with the level in a note.
 
     Source: Ho et al. 2020; Song & Ermon 2019; Song et al. 2021, "Score-Based Generative Modeling through Stochastic
     Differential Equations", for correctors; Du et al. 2023, "Reduce, Reuse, Recycle", for MCMC on composites.
     """
-    if kernel is None and corrector is None:
-        raise BadInput(
-            "without a kernel (ddpm, ddim) the corrector does all the work: give one, such as lambda s: ula(0.1 * s**2)"
-        )
-    if (known is None) != (mask is None):
-        raise BadInput("what is known comes with a mask of where, and a mask with what is known")
+    _check(score, schedule, x, kernel, corrector)
     whole(corrections, "the number of corrections")
     visited = [*schedule.levels(steps, spacing), 0]
+    value = _known(x, known, mask)
 
     def held(t: int) -> Score:
         landscape = score.at(max(t, visited[-2]))
-        if known is None or mask is None:
+        if value is None or mask is None:
             return landscape
         signal, noise = schedule.level(t)
-        z = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device) if t else 0.0
-        return landscape.given(signal * torch.where(mask, known, 0) + noise * z, mask)
+        return landscape.given(signal * value + noise * normal(x, generator) if t else value, mask)
+
+    def walk(landscape: Score, step: Kernel[Any, Any], x: Tensor, steps: int) -> Tensor:
+        return sample(landscape, step, x, steps, steps, generator=generator)[0][-1]
 
     landscape = held(visited[0])
     for t, before in pairwise(visited):
         try:
             if kernel is None and corrector is not None:
-                x = sample(
-                    landscape, corrector(schedule.level(t)[1]), x, corrections, corrections, generator=generator
-                )[0][-1]
+                x = walk(landscape, corrector(schedule.level(t)[1]), x, corrections)
             below = held(before)
             if kernel is not None or before == 0:
-                x = sample(landscape, (kernel or DDPM("large")).move(schedule, t, before), x, 1, generator=generator)[
-                    0
-                ][-1]
+                x = walk(landscape, (kernel or DDPM("large")).move(schedule, t, before), x, 1)
             x, landscape = below.clamp(x), below
             if kernel is not None and corrector is not None and before:
-                x = sample(
-                    landscape, corrector(schedule.level(before)[1]), x, corrections, corrections, generator=generator
-                )[0][-1]
+                x = walk(landscape, corrector(schedule.level(before)[1]), x, corrections)
         except ArithmeticError as error:
             error.add_note(f"between levels {t} and {before} of {len(schedule)}")
             raise
@@ -216,7 +210,42 @@ def reverse_diffusion(
     return x
 
 
+def _check(score: object, schedule: object, x: object, kernel: object, corrector: object) -> None:
+    if not isinstance(score, Score):
+        raise TypeError(f"a Score or an Energy is walked, not a {type(score).__name__}; wrap a network in NoiseScore")
+    if not isinstance(schedule, Schedule):
+        raise BadInput(f"the schedule is made by Schedule.linear() and its kin, not a {type(schedule).__name__}")
+    if not isinstance(x, Tensor) or x.dim() == 0 or not x.is_floating_point():
+        raise BadInput("the start is floating-point noise of shape (B, ...)")
+    if kernel is not None and not isinstance(kernel, (DDPM, DDIM)):
+        name = getattr(kernel, "__name__", type(kernel).__name__)
+        raise BadInput(f"the kernel is ddpm(), ddim() or None, not {name}; other kernels are correctors")
+    if corrector is not None and (not callable(corrector) or isinstance(corrector, type)):
+        raise BadInput("the corrector is a function of the noise of a level, such as lambda s: ula(0.1 * s**2)")
+    if kernel is None and corrector is None:
+        raise BadInput(
+            "without a kernel (ddpm, ddim) the corrector does all the work: give one, such as lambda s: ula(0.1 * s**2)"
+        )
+
+
+def _known(x: Tensor, known: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    """What is known, like x, and 0 where it is not; raises BadInput where it does not fit."""
+    if (known is None) != (mask is None):
+        raise BadInput("what is known comes with a mask of where, and a mask with what is known")
+    if known is None or mask is None:
+        return None
+    if mask.dtype != torch.bool:
+        raise BadInput(f"the mask of what is known must be bool, not {mask.dtype}")
+    try:
+        return torch.where(mask, known.to(x), 0).broadcast_to(x.shape)
+    except RuntimeError as error:
+        shapes = f"known {tuple(known.shape)} and mask {tuple(mask.shape)}"
+        raise BadInput(f"{shapes} do not broadcast to {tuple(x.shape)}") from error
+
+
 def _bounds(bounds: Bounds | None) -> Bounds | None:
-    if bounds is not None and (len(bounds) != 2 or not bounds[0] < bounds[1]):
+    if bounds is None:
+        return None
+    if not isinstance(bounds, (tuple, list)) or len(bounds) != 2 or not bounds[0] < bounds[1]:
         raise BadInput(f"bounds are (low, high), low below high, not {bounds}")
-    return bounds
+    return float(bounds[0]), float(bounds[1])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Literal
 
 import torch
@@ -40,12 +42,16 @@ class Schedule:
         BadInput: for tables that are none of a diffusion.
     """
 
-    signal: Tensor
-    noise: Tensor
+    signal: Tensor = field(repr=False)
+    noise: Tensor = field(repr=False)
     name: str = ""
     _ratio: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.signal, Tensor) or not isinstance(self.noise, Tensor):
+            raise BadInput(
+                "signal and noise of a schedule are two tables (T,) of float64; see Schedule.linear() and its kin"
+            )
         shaped = self.signal.dim() == 1 and len(self.signal) > 0 and self.signal.shape == self.noise.shape
         if not shaped or self.signal.dtype != torch.float64 or self.noise.dtype != torch.float64:
             raise BadInput("signal and noise of a schedule are two tables (T,) of float64, T at least 1")
@@ -85,6 +91,8 @@ class Schedule:
         """
         whole(levels, "the number of levels")
         t = torch.arange(levels + 1, dtype=torch.float64) / levels
+        if not 0 <= offset < math.inf:
+            raise BadInput(f"the offset of a cosine schedule is 0 or more, not {offset!r}")
         left = torch.cos((t + offset) / (1 + offset) * math.pi / 2).square()
         return cls.of_betas((1 - left[1:] / left[:-1]).clamp(max=LARGEST_BETA), "cosine")
 
@@ -102,9 +110,9 @@ class Schedule:
         return cls(torch.ones_like(noise), noise, "geometric")
 
     @classmethod
-    def of_betas(cls, beta: Tensor, name: str = "") -> Schedule:
+    def of_betas(cls, beta: Tensor | Sequence[float], name: str = "") -> Schedule:
         """signal_t^2 = prod (1 - beta), noise_t^2 = 1 - signal_t^2. Raises BadInput unless all beta lie between 0 and 1."""
-        beta = beta.double()
+        beta = torch.as_tensor(beta, dtype=torch.float64)
         if beta.dim() != 1 or not bool(((beta > 0) & (beta < 1)).all()):
             raise BadInput("betas are a table (T,) of numbers between 0 and 1")
         logs = torch.log1p(-beta).cumsum(0)
@@ -117,13 +125,15 @@ class Schedule:
 
     def level(self, t: int) -> tuple[float, float]:
         """(signal, noise) at t = 0 .. T; (1, 0) at 0. Raises BadInput for another t."""
-        if not 0 <= t <= len(self):
+        if isinstance(t, bool) or not isinstance(t, (int, Integral)) or not 0 <= t <= len(self):
             raise BadInput(f"a level of this schedule is a whole number from 0 to {len(self)}, not {t}")
         return (float(self.signal[t - 1]), float(self.noise[t - 1])) if t else (1.0, 0.0)
 
     def step(self, t: int, before: int) -> tuple[float, float]:
-        """(a, v) of q(x_t | x_before) = N(a x_before, v), before < t; one level apart, v is beta_t."""
+        """(a, v) of q(x_t | x_before) = N(a x_before, v), before < t; one level apart, v is beta_t. Raises BadInput unless it is."""
         (signal, noise), (signal_b, noise_b) = self.level(t), self.level(before)
+        if not before < t:
+            raise BadInput(f"a step goes from a level to a lower one, not from {t} to {before}")
         a = signal / signal_b
         return a, noise**2 - (a * noise_b) ** 2
 
