@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 import conca
 from conca.bench.boxes import boxes
+from conca.bench.circulation import circulation
 from conca.bench.composing import composing
+from conca.bench.correction import correction
 from conca.bench.discretisation import discretisation
 from conca.bench.escape import escape
 from conca.bench.fading import fading
 from conca.bench.forms import forms
+from conca.bench.minima import minima
 from conca.bench.polynomials import polynomials
+from conca.bench.products import products
 from conca.bench.retrieval import retrieval
 from conca.bench.settling import settling
 from conca.bench.slopes import slopes
@@ -35,6 +39,10 @@ STOPS: Sequence[Callable[[], Stop]] = (
     wells,
     escape,
     boxes,
+    correction,
+    minima,
+    circulation,
+    products,
 )
 """Each measures by itself, with seeds of its own, and leaves the user's random state alone."""
 HEADINGS = ("claim", "expected", "measured", "")

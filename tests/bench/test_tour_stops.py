@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 import torch
 
-from conca.bench import fading, settling, slopes, tub, wells
+from conca.bench import correction, fading, minima, settling, slopes, tub, wells
 from conca.bench.discretisation import level, slope
 from conca.bench.forms import forms
 from conca.bench.retrieval import VARIANCES, variances
@@ -36,7 +36,7 @@ def test_it_is_over_in_less_than_a_minute(walked):
 
 
 def test_every_claim_that_is_no_measured_time_holds(stops):
-    assert len(stops) == len(STOPS) == 12
+    assert len(stops) == len(STOPS) == 16
     claims = [(stop.title, c) for stop in stops for c in stop.claims if not timed(c)]
     assert not [(title, c.text, c.expected, c.measured) for title, c in claims if not c.holds]
 
@@ -60,6 +60,7 @@ def test_every_stop_has_claims_words_and_a_picture_of_its_own(stops):
 def test_the_numbers_of_the_theory_are_there(stops):
     expected = [c.expected for stop in stops for c in stop.claims]
     theory = [2, 3, 3.5, 3.75, 3.875, 4, 1 / 32, 13, 5, 8.003, 9.003, 8.55, 0.997, 64, 508.9, 0.994]
+    theory += [1.00, 2.61, 5.19, 7.05, 9.98, 10.07, 9.58, 7.07, 0.986, 0.95, 0.5]
     theory += [4.6e-01, 2.0e-03, 1.4e-05, 1.4e-11, 3.6e-21, 8.1e-02, 1.9e-02, 2.9e-03, 3.3e-05, 4.6e-08, 1.3e13]
     assert all(any(value == e for e in expected) for value in theory)
 
@@ -92,7 +93,7 @@ def test_a_slope_of_times_is_told_from_another():
 def test_it_is_the_same_every_time_and_leaves_random_numbers_alone(stops):
     torch.manual_seed(7)
     before = torch.get_rng_state()
-    again = [wells.wells(), settling.settling(), forms(), fading.fading()]
+    again = [wells.wells(), settling.settling(), forms(), fading.fading(), correction.correction(), minima.minima()]
     assert torch.equal(torch.get_rng_state(), before)
     known = {stop.title: stop for stop in stops}
     for stop in again:
