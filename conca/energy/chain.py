@@ -14,7 +14,6 @@ from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from conca.energy.energy import Score
 from conca.layers import states
@@ -154,8 +153,7 @@ class Chains(Generic[E, K]):
         with torch.no_grad(), undisturbed(self.energy, x):
             if any(module.training for module in self.energy.modules()):
                 self.energy.eval()
-            with parametrize.cached():  # a spectral norm is taken once, not at each step
-                yield
+            yield
 
     def run(self, steps: int, thin: int = 1) -> tuple[Tensor, dict[str, Tensor]]:
         """Walk on; returns and raises what `sample` does. After an error the chains are where the last good step led."""

@@ -86,6 +86,19 @@ def test_noise_that_comes_first_is_followed_by_a_pure_descent():
     torch.testing.assert_close(chain[0], torch.zeros(4, 1), atol=1e-15, rtol=0)  # a step of 1 leads to the bottom
 
 
+def test_noise_that_comes_first_asks_the_landscape_once_a_step():
+    class Counted(DoubleWell):
+        asked = 0
+
+        def evaluate(self, x, **conditions):
+            Counted.asked += 1
+            return super().evaluate(x, **conditions)
+
+    _, info = sample(Counted(1.0), sgld(0.1, 0.1, noise_first=True), torch.zeros(3, 1), 10, generator=seeded())
+    assert Counted.asked == 10
+    assert info.keys() == {"temperature"}
+
+
 def test_mala_is_hmc_with_one_leapfrog_step():
     x = torch.randn(50, 3, generator=seeded(1))
     for energy in (DoubleWell(2.0), DoubleWell(2.0).given(torch.ones(3), torch.tensor([True, False, False]))):
