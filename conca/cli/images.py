@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,8 +75,9 @@ class Drawing:
         """Raise BadInput for an option that the run does not have, and for a value that cannot be."""
         from conca.estimators.image_energy import ImageEnergy
 
-        if self.steps is not None and self.steps < 1:
-            raise BadInput(f"--steps must be 1 or more, not {self.steps}")
+        for name in ("steps", "levels", "corrections"):
+            if (count := getattr(self, name)) is not None and count < 1:
+                raise BadInput(f"--{name} must be 1 or more, not {count}")
         if isinstance(model, ImageEnergy):
             for name, value in vars(self).items():
                 if value is not None and name != "steps":
@@ -92,6 +94,10 @@ class Drawing:
             raise BadInput("--variance belongs to --kernel ddpm")
         if self.eta is not None and self.kernel not in (None, "ddim"):
             raise BadInput("--eta belongs to --kernel ddim")
+        if self.ratio is not None and not 0 < self.ratio < math.inf:
+            raise BadInput(f"--ratio must be a positive number, not {self.ratio}")
+        if self.ratio is not None and (self.corrector, self.corrections) == (None, None) and self.kernel != "langevin":
+            raise BadInput("--ratio belongs to --corrector; say ula or mala, or leave it out")
 
     def of(self, model: ImageDiffusion) -> dict[str, Any]:
         """What `ImageDiffusion.sample` and `complete` take. Raises BadInput for values that cannot be."""

@@ -156,11 +156,20 @@ def _told(error: Exception) -> tuple[str, int]:
                 line = f'this needs {error.name}, which is not installed: pip install "conca[all]"'
         case MemoryError() | RuntimeError() if isinstance(error, MemoryError) or "memory" in str(error):
             line, status = "not enough memory; give a smaller batch_size, length, d_model or window", BAD_INPUT
+        case ArithmeticError() if _diverged(error):
+            line, status = str(error), BAD_INPUT
         case OSError():
             line, status = f"{error.filename or 'output'}: {error.strerror or error}", BAD_INPUT
         case _:
             line, status = f"{type(error).__name__}: {error} (--debug shows where)", FAULT
     return " ".join(line.split()), status
+
+
+def _diverged(error: ArithmeticError) -> bool:
+    """Whether chains, or a training, left the finite numbers: no fault of the program."""
+    from conca.energy.chain import Divergence
+
+    return isinstance(error, Divergence)
 
 
 def _ours(error: typer.TyperException) -> str | None:

@@ -143,7 +143,7 @@ class ImageDiffusion(ImageModel):
             schedule: None: that of the training; another one is walked as well (`schedule_of`).
             corrector, corrections: further steps at each level, see `conca.energy.reverse_diffusion`.
             label: a class, where classes were learnt.
-            random_state: the same n and state give the same images.
+            random_state: the same one, and the same n, give the same images; without noise on the way the first do not depend on n.
             score: other landscapes over such images, such as a sum with others (composition).
 
         Raises:

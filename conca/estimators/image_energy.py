@@ -112,11 +112,11 @@ class ImageEnergy(ImageModel):
             n: how many.
             steps: of each chain; None: four times those of the training, or as many where it always began at noise.
             label: a class, where classes were learnt.
-            random_state: the same n and state give the same images.
+            random_state: the same one, and the same n, give the same images.
             energy: another landscape over such images, such as a sum with others (composition).
 
         Raises:
-            BadInput: for a class that was not learnt.
+            BadInput: for no image, or a class that was not learnt.
             Divergence: where a chain leaves the finite numbers.
         """
         how, landscape = self.recipe_, energy or self.landscape(label)

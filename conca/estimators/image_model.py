@@ -48,6 +48,8 @@ def images_of(
             raise BadInput("labels are read with the images; leave y out, or give arrays")
         return load_images(X, size=size, colour=colour, labelled=labelled, skip_broken=skip_broken)
     if isinstance(X, Images):
+        if y is not None:
+            raise BadInput("labels are a part of Images; leave y out")
         return X
     from conca.data.image_arrays import as_pixels
     from conca.data.image_folder import Fit

@@ -102,6 +102,7 @@ def read_image_run(folder: Path, kind: str) -> ImageRun:
     load_tensors(network, folder / "model.safetensors")
     with located(folder / "evaluation.safetensors"):
         kept = read_tensors(folder / "evaluation.safetensors")
+        check_kept(kept, network)
     return ImageRun(
         config,
         network.eval(),
@@ -114,6 +115,17 @@ def read_image_run(folder: Path, kind: str) -> ImageRun:
         kept=kept,
         history=read_history(folder / "metrics.csv"),
     )
+
+
+def check_kept(kept: dict[str, Tensor], network: ImageEnergyNetwork | UNet) -> None:
+    """Raise BadInput unless the heights and the samples of a saved run are there, and of its images."""
+    form = network.config
+    heights, samples = kept.get("heights"), kept.get("samples")
+    fine = heights is not None and heights.dim() == 1 and heights.dtype == torch.float64
+    damaged(fine, "the heights of what was held out are missing, or no list of numbers")
+    fine = samples is not None and samples.dtype == torch.uint8
+    fine = fine and samples is not None and samples.shape[1:] == (form.channels, form.height, form.width)
+    damaged(fine, "the samples are missing, or of other images")
 
 
 def check_parts(network: ImageEnergyNetwork | UNet, saved: dict[str, Any]) -> None:

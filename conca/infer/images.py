@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from conca.energy.chain import Kernel, sample, undisturbed
+from conca.energy.draws import whole
 from conca.energy.energy import Energy, Score
 from conca.energy.recipes import Recipe
 from conca.energy.reverse import DDIM, DDPM, reverse_diffusion
@@ -57,7 +58,7 @@ def walked_images(
         energy: of images.
         how: the recipe that it was trained by.
         steps: of each chain.
-        seed: of the noise; the same n and seed give the same images.
+        seed: of the noise; the first chains begin at the same places, however many are asked for.
         kernel: None: that of the recipe.
         known: what does not move.
         start: where chains begin, (n, C, H, W); None: at noise.
@@ -67,10 +68,11 @@ def walked_images(
     """
     landscape = energy if known is None else energy.given(*known)
     found = []
-    for place in range(0, n, ROWS):
+    for place in range(0, whole(n, "the number of images"), ROWS):
         draw = torch.Generator().manual_seed(hash((seed, place)) % 2**63)
         rows = min(ROWS, n - place)
-        x = how.start(energy.shape or ())(rows, draw) if start is None else start[place : place + rows]
+        fresh = how.start(energy.shape or ())(ROWS, draw)[:rows].to(torch.float32)
+        x = fresh if start is None else start[place : place + rows]
         walked, _ = sample(landscape, kernel or how.kernel, x, steps, max(steps, 1), generator=draw)
         found.append((walked[-1] if steps else landscape.clamp(x)).clamp(how.low, how.high))
     return torch.cat(found)
@@ -90,12 +92,16 @@ def reversed_images(
     known: Known | None = None,
     watch: Watch | None = None,
 ) -> Tensor:
-    """n images (n, C, H, W), about between -1 and 1, by a diffusion backwards; see `conca.energy.reverse_diffusion`."""
+    """n images (n, C, H, W), about between -1 and 1, by a diffusion backwards; see `conca.energy.reverse_diffusion`.
+
+    They begin at noise of the seed, the first of them at the same, however many are asked for.
+    """
     found = []
-    for place in range(0, n, ROWS):
+    for place in range(0, whole(n, "the number of images"), ROWS):
         draw = torch.Generator().manual_seed(hash((seed, place)) % 2**63)
         rows = min(ROWS, n - place)
-        x = torch.randn(rows, *shape, generator=draw) * schedule.level(schedule.levels(steps)[0])[1]
+        z = torch.randn(ROWS, *shape, generator=draw, dtype=torch.float32)[:rows]
+        x = z * schedule.level(schedule.levels(steps)[0])[1]
         values, mask = (None, None) if known is None else known
         found.append(
             reverse_diffusion(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
@@ -57,6 +58,8 @@ class ImageEnergyConfig(Description):
             raise BadInput(
                 f"network.activation {self.activation!r} is not known; {nearest(self.activation, ACTIVATIONS)}"
             )
+        if not isinstance(self.spectral, bool):
+            raise BadInput(f"network.spectral must be True or False, not {self.spectral!r}")
 
 
 class Block(nn.Module):
@@ -105,6 +108,7 @@ class ImageEnergyNetwork(nn.Module):
         for module in list(self.modules()) if config.spectral else ():
             if isinstance(module, (nn.Linear, nn.Conv2d)):
                 spectral_norm(module)
+        self.to(torch.float32)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to (B,) or (B, K)."""

@@ -149,6 +149,7 @@ class UNet(nn.Module):
                 row.append(Block(now + kept.pop(), width, told, config.dropout))
                 now = width
             self.up.append(row)
+        self.to(torch.float32)
 
     waves: Tensor
 

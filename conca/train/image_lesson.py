@@ -22,8 +22,10 @@ from conca.train.course import Course, Trained
 from conca.train.fit import train
 from conca.train.image_batches import ImageBatch, ImageChecks, ImagePieces
 from conca.train.image_learner import EnergyLearner, ImageLearner, NoiseLearner
+from conca.train.places import place_of
 from conca.train.ranks import rank, world
 from conca.train.recipe import Recipe
+from conca.types import BadInput
 
 __all__ = ["ImageLesson", "Part", "train_diffusion", "train_energy"]
 
@@ -88,7 +90,13 @@ def train_energy(
     progress: bool = True,
     resume: bool = False,
 ) -> tuple[Trained, dict[str, Any]]:
-    """Train an energy in place, as `conca.train.fit.train` does; also what `EnergyLearner.kept` says in the end."""
+    """Train an energy in place, as `conca.train.fit.train` does; also what `EnergyLearner.kept` says in the end.
+
+    Raises BadInput for several devices as well: each would walk chains of its own, from a buffer that the others do not see.
+    """
+    if (place := place_of(recipe.devices)).processes > 1:
+        line = f"devices '{recipe.devices}': the chains of an energy are walked on one device, not on {place.processes}"
+        raise BadInput(f"{line}; name one, such as cpu or cuda:0")
     lesson = ImageLesson(network, pieces, validation, partial(energy_learner, how))
     trained = train(lesson, recipe, folder, progress=progress, resume=resume)
     kept: dict[str, Any] = read_checkpoint(folder / CHECKPOINT, (folder / CHECKPOINT).read_bytes())["learner"]
