@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from conca.cli.images import Drawing, check_picture, image_model, write_picture
 from conca.cli.sample import Corrections, Corrector, Eta, Kernel, Ratio, Scale, Seed, Steps, Variance
-from conca.cli.screen import notice
+from conca.cli.screen import notice, watched
 from conca.types import BadInput
 
 __all__ = ["complete"]
@@ -60,10 +60,12 @@ def complete(
 
     pixels = load_image(image, shape=model.shape_)
     holes = load_mask(mask, model.shape_)
-    if isinstance(model, ImageEnergy):
-        found = model.complete(pixels, holes, number, steps=steps, label=label, random_state=seed)
-    else:
-        found = model.complete(pixels, holes, number, label=label, random_state=seed, **drawing.of(model))
+    with watched("completing", quiet) as watch:
+        if isinstance(model, ImageEnergy):
+            found = model.complete(pixels, holes, number, steps=steps, label=label, random_state=seed, watch=watch)
+        else:
+            options = drawing.of(model)
+            found = model.complete(pixels, holes, number, label=label, random_state=seed, watch=watch, **options)
     write_picture(out, found, None, scale)
     if not quiet:
         notice(f"wrote {out}")

@@ -28,5 +28,7 @@ def resumable(run: Path, resume: bool, quiet: bool) -> Iterator[None]:
             notice(f"{run}: stopped; the same command with --resume goes on")
         raise
     except Divergence as error:
-        kept = "its last checkpoint leads here again: begin anew with --force" if unfinished(run) else "nothing was kept"
+        kept = (
+            "its last checkpoint leads here again: begin anew with --force" if unfinished(run) else "nothing was kept"
+        )
         raise BadInput(f"{run}: {error}; {kept}") from error

@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 from typer import Argument, Option
 
 from conca.cli.images import Drawing, check_picture, image_model, write_picture
-from conca.cli.screen import notice
+from conca.cli.screen import notice, watched
 from conca.types import BadInput
 
 __all__ = ["sample"]
@@ -87,11 +87,15 @@ def sample(
     drawing.check(first)
     if isinstance(first, ImageEnergy):
         landscape = composed(models, parts, either)
-        pixels = first.sample(number, steps=steps, random_state=seed, energy=landscape)  # type: ignore[arg-type]
+        with watched("chains", quiet) as watch:
+            pixels = first.sample(number, steps=steps, random_state=seed, energy=landscape, watch=watch)  # type: ignore[arg-type]
     else:
         walked = first.schedule_of(schedule, levels)
         landscape = composed(models, parts, either, walked)
-        pixels = first.sample(number, schedule=walked, random_state=seed, score=landscape, **drawing.of(first))
+        with watched("levels", quiet) as watch:
+            pixels = first.sample(
+                number, schedule=walked, random_state=seed, score=landscape, watch=watch, **drawing.of(first)
+            )
     write_picture(out, pixels, columns, scale)
     if not quiet:
         notice(f"wrote {out}")

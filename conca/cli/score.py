@@ -76,7 +76,7 @@ def score(
 
     Of images, --out says of each how strange it is: novelty is its energy (of a diffusion, the noise that is told amiss), higher is
     stranger; rank and alarm as above. The table says how DATA compare with what was held out at the fit, and with --against how
-    well the others are told from DATA: AUROC and AUPR, higher is better, FPR95, lower is better.
+    well the others are told from DATA: AUROC and AUPR, higher is better, FPR95, lower is better. Of a run with --labels, also accuracy.
 
     Of a language model, bits per byte and perplexity of a text of any length, lower is better. --quantize int8 judges the
     narrowed weights beside those that are stored, one after the other (with --save, the narrowed ones alone).

@@ -11,6 +11,8 @@ from conca.cli.screen import frame, notice
 
 if TYPE_CHECKING:
     from conca.data.image_set import Images
+    from conca.estimators.image_diffusion import ImageDiffusion
+    from conca.estimators.image_energy import ImageEnergy
 
 __all__ = ["score_images"]
 
@@ -44,7 +46,7 @@ def score_images(
         found.insert(0, "set", name)
         tables.append(found)
         row = {"images": float(len(found)), "novelty": found["novelty"].mean(), "rank": found["rank"].mean()}
-        rows[name] = row | {"alarms": found["alarm"].mean()}
+        rows[name] = row | {"alarms": found["alarm"].mean(), **right(model, images)}
         for line in () if quiet else (images.source, *images.skipped):
             notice(line)
     summary = pd.DataFrame.from_dict(rows, orient="index")
@@ -63,3 +65,13 @@ def judged(images: Images) -> Images:
     """The official test part, where there is one; else all."""
     parts: Any = images.parts
     return images.part("test") if parts is not None and "test" in parts else images
+
+
+def right(model: ImageEnergy | ImageDiffusion, images: Images) -> dict[str, float]:
+    """accuracy, of a run that tells classes, on images that have them; nothing else."""
+    from conca.estimators.image_energy import ImageEnergy
+
+    if not isinstance(model, ImageEnergy) or not model.run_.classes or images.labels is None:
+        return {}
+    truth = [images.classes[place] for place in images.labels]
+    return {"accuracy": float((model.predict(images) == truth).mean())}

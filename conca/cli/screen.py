@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-__all__ = ["frame", "listing", "notice", "progress_bar", "table"]
+__all__ = ["frame", "listing", "notice", "progress_bar", "table", "watched"]
 
 PIPED = 160
 """Width of what is not shown on a terminal, in characters, where COLUMNS does not say another: no row is folded."""
@@ -68,6 +69,18 @@ def progress_bar(quiet: bool) -> Progress:
         transient=True,
         disable=quiet or not stream.is_terminal,
     )
+
+
+@contextmanager
+def watched(what: str, quiet: bool) -> Iterator[Callable[[float], None]]:
+    """A bar for what tells which share of it is done."""
+    with progress_bar(quiet) as bar:
+        task = bar.add_task(what, total=100)
+
+        def told(share: float) -> None:
+            bar.update(task, completed=round(100 * share))
+
+        yield told
 
 
 def notice(line: str) -> None:

@@ -19,7 +19,7 @@ from conca.estimators.image_config import DiffusionConfig
 from conca.estimators.image_energy import place_of
 from conca.estimators.image_fitting import DRAWN_BY
 from conca.estimators.image_model import ImageModel
-from conca.infer.images import bytes_of, noise_errors, reversed_images
+from conca.infer.images import Watch, bytes_of, noise_errors, reversed_images
 from conca.train.image_learner import noise_of
 
 __all__ = ["ImageDiffusion"]
@@ -133,6 +133,7 @@ class ImageDiffusion(ImageModel):
         label: Any = None,
         random_state: int = 0,
         score: Score | None = None,
+        watch: Watch | None = None,
     ) -> Pixels:
         """n images, bytes (n, C, H, W): from noise, level by level.
 
@@ -145,6 +146,7 @@ class ImageDiffusion(ImageModel):
             label: a class, where classes were learnt.
             random_state: the same one, and the same n, give the same images; without noise on the way the first do not depend on n.
             score: other landscapes over such images, such as a sum with others (composition).
+            watch: is told which share of the work is done.
 
         Raises:
             BadInput: for steps that cannot be, or a class that was not learnt.
@@ -160,6 +162,7 @@ class ImageDiffusion(ImageModel):
             corrections,
             random_state,
             score or self.landscape(label, schedule),
+            watch,
         )
 
     def complete(
@@ -174,19 +177,22 @@ class ImageDiffusion(ImageModel):
         corrections: int = 1,
         label: Any = None,
         random_state: int = 0,
+        watch: Watch | None = None,
     ) -> Pixels:
         """n ways to fill in what is damaged, bytes (n, C, H, W); what is known does not move.
 
         Args:
             image: bytes (C, H, W) or (H, W).
             mask: bool (H, W), True where the image is to be filled in.
-            n, kernel, steps, corrector, corrections, label, random_state: as in `sample`.
+            n, kernel, steps, corrector, corrections, label, random_state, watch: as in `sample`.
 
         Raises:
             BadInput: for another shape, or a class that was not learnt.
         """
         known = self._known(image, mask, -1, 1)
-        return self._drawn(n, known, kernel, steps, None, corrector, corrections, random_state, self.landscape(label))
+        return self._drawn(
+            n, known, kernel, steps, None, corrector, corrections, random_state, self.landscape(label), watch
+        )
 
     def _drawn(
         self,
@@ -199,6 +205,7 @@ class ImageDiffusion(ImageModel):
         corrections: int,
         seed: int,
         score: Score,
+        watch: Watch | None,
     ) -> Pixels:
         schedule = schedule or self.schedule_
         x = reversed_images(
@@ -212,5 +219,6 @@ class ImageDiffusion(ImageModel):
             corrector=corrector,
             corrections=corrections,
             known=known,
+            watch=watch,
         )
         return bytes_of(x, -1, 1)

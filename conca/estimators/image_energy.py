@@ -15,7 +15,7 @@ from conca.energy.recipes import Recipe
 from conca.estimators.image_config import EnergyConfig
 from conca.estimators.image_fitting import LONGER
 from conca.estimators.image_model import ImageModel
-from conca.infer.images import bytes_of, energies, walked_images
+from conca.infer.images import Watch, bytes_of, classes_of, energies, walked_images
 from conca.train.image_learner import energy_of
 from conca.types import BadInput
 
@@ -92,6 +92,22 @@ class ImageEnergy(ImageModel):
         how = self.recipe_
         return energies(self.energy_, pixels, how.low, how.high)
 
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Probabilities (n, K) of the classes, in the order of `classes_`; X as in `fit`.
+
+        Raises BadInput as `read` does, and where no classes were learnt (`labels`).
+        """
+        how, energy = self.recipe_, self.energy_
+        if not isinstance(energy, ClassifierEnergy):
+            raise BadInput("no classes were learnt; fit with labels (--labels)")
+        pixels = self.read(X).pixels
+        return classes_of(energy, pixels, how.low, how.high)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The likeliest class of each image, (n,). Raises as `predict_proba` does."""
+        found: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
+        return found
+
     def landscape(self, label: Any = None) -> Energy:
         """The energy, or that of one class. Raises BadInput for a class that was not learnt."""
         energy: Energy = self.energy_
@@ -105,6 +121,7 @@ class ImageEnergy(ImageModel):
         label: Any = None,
         random_state: int = 0,
         energy: Energy | None = None,
+        watch: Watch | None = None,
     ) -> Pixels:
         """n images, bytes (n, C, H, W): where chains from noise end.
 
@@ -114,31 +131,42 @@ class ImageEnergy(ImageModel):
             label: a class, where classes were learnt.
             random_state: the same one, and the same n, give the same images.
             energy: another landscape over such images, such as a sum with others (composition).
+            watch: is told which share of the work is done.
 
         Raises:
             BadInput: for no image, or a class that was not learnt.
             Divergence: where a chain leaves the finite numbers.
         """
         how, landscape = self.recipe_, energy or self.landscape(label)
-        x = walked_images(landscape, how, n, steps=self._steps(steps), seed=random_state)
+        x = walked_images(landscape, how, n, steps=self._steps(steps), seed=random_state, watch=watch)
         return bytes_of(x, how.low, how.high)
 
     def complete(
-        self, image: Any, mask: Any, n: int = 1, *, steps: int | None = None, label: Any = None, random_state: int = 0
+        self,
+        image: Any,
+        mask: Any,
+        n: int = 1,
+        *,
+        steps: int | None = None,
+        label: Any = None,
+        random_state: int = 0,
+        watch: Watch | None = None,
     ) -> Pixels:
         """n ways to fill in what is damaged, bytes (n, C, H, W); what is known does not move.
 
         Args:
             image: bytes (C, H, W) or (H, W).
             mask: bool (H, W), True where the image is to be filled in.
-            n, steps, label, random_state: as in `sample`.
+            n, steps, label, random_state, watch: as in `sample`.
 
         Raises:
             BadInput: for another shape, or a class that was not learnt.
         """
         how = self.recipe_
         known = self._known(image, mask, how.low, how.high)
-        x = walked_images(self.landscape(label), how, n, steps=self._steps(steps), seed=random_state, known=known)
+        x = walked_images(
+            self.landscape(label), how, n, steps=self._steps(steps), seed=random_state, known=known, watch=watch
+        )
         return bytes_of(x, how.low, how.high)
 
     def _steps(self, steps: int | None) -> int:

@@ -10,22 +10,36 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from conca.energy.chain import Kernel, sample, undisturbed
+from conca.energy.chain import Chains, Kernel, undisturbed
+from conca.energy.classifier import ClassifierEnergy
 from conca.energy.draws import whole
 from conca.energy.energy import Energy, Score
 from conca.energy.recipes import Recipe
 from conca.energy.reverse import DDIM, DDPM, reverse_diffusion
 from conca.energy.schedule import Schedule
 
-__all__ = ["Known", "bytes_of", "energies", "floats_of", "noise_errors", "reversed_images", "walked_images"]
+__all__ = [
+    "Known",
+    "Watch",
+    "bytes_of",
+    "classes_of",
+    "energies",
+    "floats_of",
+    "noise_errors",
+    "reversed_images",
+    "walked_images",
+]
 
 Pixels = NDArray[np.uint8]
 Known = tuple[Tensor, Tensor]
 """Values (C, H, W) and where they are known, bool of the same shape."""
-Watch = Callable[[int, Tensor], None]
+Watch = Callable[[float], None]
+"""Is told which share of the work is done."""
 
 ROWS = 256
 """Images that are drawn, or judged, at once."""
+LOOK = 10
+"""Steps of a chain after which it is told how far it is."""
 PROBES = (0.1, 0.2, 0.4, 0.8, 1.6)
 """Noise over signal at which it is tried how well a diffusion tells the noise in an image."""
 
@@ -51,6 +65,7 @@ def walked_images(
     kernel: Kernel[Any, Any] | None = None,
     known: Known | None = None,
     start: Tensor | None = None,
+    watch: Watch | None = None,
 ) -> Tensor:
     """Where n chains from noise end, (n, C, H, W), between `how.low` and `how.high`.
 
@@ -62,6 +77,7 @@ def walked_images(
         kernel: None: that of the recipe.
         known: what does not move.
         start: where chains begin, (n, C, H, W); None: at noise.
+        watch: is told how far it is.
 
     Raises:
         Divergence: where a chain leaves the finite numbers.
@@ -73,8 +89,13 @@ def walked_images(
         rows = min(ROWS, n - place)
         fresh = how.start(energy.shape or ())(ROWS, draw)[:rows].to(torch.float32)
         x = fresh if start is None else start[place : place + rows]
-        walked, _ = sample(landscape, kernel or how.kernel, x, steps, max(steps, 1), generator=draw)
-        found.append((walked[-1] if steps else landscape.clamp(x)).clamp(how.low, how.high))
+        chains = Chains(landscape, kernel or how.kernel, x, generator=draw)
+        for step in range(0, steps, LOOK):
+            count = min(LOOK, steps - step)
+            chains.run(count, count)
+            if watch is not None:
+                watch((place + rows * (step + count) / steps) / n)
+        found.append(chains.state.x.clamp(how.low, how.high))
     return torch.cat(found)
 
 
@@ -103,6 +124,13 @@ def reversed_images(
         z = torch.randn(ROWS, *shape, generator=draw, dtype=torch.float32)[:rows]
         x = z * schedule.level(schedule.levels(steps)[0])[1]
         values, mask = (None, None) if known is None else known
+        visited = schedule.levels(steps)
+
+        def told(level: int, x: Tensor, place: int = place, rows: int = rows, visited: list[int] = visited) -> None:
+            if watch is not None:
+                done = sum(t > level for t in visited) / len(visited)
+                watch((place + rows * done) / n)
+
         found.append(
             reverse_diffusion(
                 score,
@@ -114,7 +142,7 @@ def reversed_images(
                 corrections=corrections,
                 known=values,
                 mask=mask,
-                watch=watch,
+                watch=told,
                 generator=draw,
             )
         )
@@ -129,6 +157,17 @@ def energies(energy: Energy, pixels: Pixels, low: float, high: float) -> NDArray
             energy(floats_of(pixels[k : k + ROWS], low, high)).double().numpy() for k in range(0, len(pixels), ROWS)
         ]
     return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def classes_of(energy: ClassifierEnergy, pixels: Pixels, low: float, high: float) -> NDArray[np.float64]:
+    """Probabilities of the classes of each image, (n, K)."""
+    with torch.no_grad(), undisturbed(energy):
+        energy.eval()
+        parts = [
+            energy.logits(floats_of(pixels[k : k + ROWS], low, high)).double().softmax(1)
+            for k in range(0, len(pixels), ROWS)
+        ]
+    return torch.cat(parts).numpy()
 
 
 def noise_errors(score: Score, schedule: Schedule, pixels: Pixels, seed: int = 0) -> NDArray[np.float64]:

@@ -235,9 +235,9 @@ def test_what_is_kept_is_the_average_by_the_decay_of_the_recipe(tmp_path):
 
 def test_a_training_that_runs_away_says_so(tmp_path):
     wild = replace(HOW, l2=0.0, spectral=False, limit=1e4)
-    with pytest.raises(Divergence, match="the training diverged: .* Take a lower rate, squares of the energies"):
+    with pytest.raises(Divergence, match=r"the training diverged: .* Take a lower rate, squares of the energies"):
         energy(tmp_path, replace(RECIPE, lr=10.0, steps=50), wild, checks=False)
-    with pytest.raises((Divergence, BadInput), match="diverged|not finite"):
+    with pytest.raises((Divergence, BadInput), match=r"diverged|not finite"):
         diffusion(tmp_path / "noise", replace(RECIPE, lr=1e30, steps=50), checks=False)
 
 
