@@ -100,12 +100,7 @@ def fit_energy(config: EnergyConfig, images: Images, folder: Path, *, progress: 
         network, pieces, validation, how, training(config, pieces, how.lr), folder, progress=progress, resume=resume
     )
     network = laid_out(network, torch.contiguous_format).eval()
-    tensors = {
-        "moments": torch.stack(kept["moments"])
-        if kept["moments"]
-        else torch.zeros(0, 0, *images.shape, dtype=torch.uint8),
-        "at": torch.tensor(kept["at"], dtype=torch.int64),
-    }
+    tensors = moments(kept)
     if "places" in kept:
         tensors["buffer"] = torch.from_numpy(bytes_of(kept["places"][:SHOWN], how.low, how.high))
     landscape = energy_of(network)
@@ -137,7 +132,7 @@ def fit_diffusion(config: DiffusionConfig, images: Images, folder: Path, *, prog
     pieces, validation = learnt(split, config)
     spread, highest = spread_of(split.train), distance_of(split.train)
     schedule = config.noise(high=highest)
-    trained = trainer("image", "diffusion")(
+    trained, kept = trainer("image", "diffusion")(
         network,
         pieces,
         validation,
@@ -160,7 +155,7 @@ def fit_diffusion(config: DiffusionConfig, images: Images, folder: Path, *, prog
         steps=min(DRAWN_BY, config.levels),
         seed=config.random_state,
     )
-    tensors = {"samples": torch.from_numpy(bytes_of(drawn, -1, 1))}
+    tensors = moments(kept) | {"samples": torch.from_numpy(bytes_of(drawn, -1, 1))}
     found = judged(split.test, lambda pixels: noise_errors(landscape, schedule, pixels), config.random_state)
     return made(config, network, images, split, found, tensors, trained.history, spread, highest)
 
@@ -199,6 +194,13 @@ def laid_out(network: N, form: torch.memory_format) -> N:
         if parameter.dim() == 4:
             parameter.data = parameter.data.contiguous(memory_format=form)
     return network
+
+
+def moments(kept: dict[str, Any]) -> dict[str, Tensor]:
+    """The pictures that a training kept, and after how many updates; nothing where there are none."""
+    if not kept.get("moments"):
+        return {}
+    return {"moments": torch.stack(kept["moments"]), "at": torch.tensor(kept["at"], dtype=torch.int64)}
 
 
 def learnt(split: Split, config: ImageConfig) -> tuple[ImagePieces, Any]:

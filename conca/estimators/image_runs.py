@@ -36,9 +36,9 @@ class ImageRun:
     highest   noise of a geometric schedule
     held_out  images that were not learnt from
     scores    how well those are told from noise, constants and shuffled ones; empty if none were held out
-    kept      tensors: `heights` (n,) of images held out, `samples` (n, C, H, W) bytes; of an energy also `moments` (k, m, C, H, W) bytes
-              and `at` (k,): where chains were, after how many updates; `buffer` bytes; `walk` (steps, 2): mean energy and slope of
-              chains from noise
+    kept      tensors: `heights` (n,) of images held out, `samples` (n, C, H, W) bytes, `moments` (k, m, C, H, W) bytes and `at` (k,):
+              where chains were (what was drawn), after how many updates; of an energy also `buffer` bytes and `walk` (steps, 2):
+              mean energy and slope of chains from noise
     history   what was logged after each epoch
     """
 

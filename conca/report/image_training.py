@@ -80,16 +80,18 @@ def curves(history: pd.DataFrame, lines: Sequence[tuple[Floats, str]], up: str, 
 
 
 def walks(run: ImageRun) -> Chapter | None:
-    """Where chains were during the training, what the buffer holds, and chains from noise; None of a run that has no chains."""
+    """Where chains were during the training (what was drawn), what the buffer holds, and chains from noise; None where nothing was kept."""
     kept, parts = run.kept, list[Part]()
+    energy = run.kind == "energy"
+    did = "Where chains ended" if energy else "What was drawn from one noise by 20 levels"
     if "moments" in kept and len(kept["moments"]):
         at = ", ".join(f"{int(step):,}" for step in kept["at"])
         rows = kept["moments"].flatten(0, 1).numpy()
         parts += [
             shown(
                 rows,
-                "Where chains ended during the training.",
-                f"Where chains ended, after {at} updates, row by row.",
+                f"{did} during the training.",
+                f"{did}, after {at} updates, row by row.",
                 kept["moments"].shape[1],
             )
         ]
@@ -110,4 +112,4 @@ def walks(run: ImageRun) -> Chapter | None:
             label(axes, "step" if axes is panels[-1] else "", words)
         said = f"The mean energy goes from {values[0, 0]:.4g} to {values[-1, 0]:.4g}."
         parts += [WALK, Picture(svg_of(figure, "walk"), f"Energy and slope along chains. {said}", said)]
-    return Chapter("Chains", parts) if parts else None
+    return Chapter("Chains" if energy else "Samples along the training", parts) if parts else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,8 +16,7 @@ Pixels = NDArray[np.uint8]
 Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class ImageBatch:
+class ImageBatch(NamedTuple):
     """Images of a step.
 
     x      (B, C, H, W) bytes
@@ -33,7 +32,7 @@ class ImageBatch:
 
     def to(self, device: torch.device) -> ImageBatch:
         """The same on a device."""
-        return replace(self, x=self.x.to(device), y=None if self.y is None else self.y.to(device))
+        return self._replace(x=self.x.to(device), y=None if self.y is None else self.y.to(device))
 
 
 class ImagePieces:

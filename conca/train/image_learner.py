@@ -16,6 +16,7 @@ from conca.energy.draws import norm
 from conca.energy.losses import contrastive_divergence, jem
 from conca.energy.network import NetworkEnergy
 from conca.energy.recipes import Recipe
+from conca.energy.reverse import ddim, reverse_diffusion
 from conca.energy.schedule import Schedule
 from conca.models.image_energy import ImageEnergyNetwork
 from conca.models.unet import UNet
@@ -30,13 +31,15 @@ WARM, LEAST = 100, 0.05
 """Steps in which the rate rises, at most; what is left of it in the end."""
 SHOWN, MOMENTS = 16, 12
 """Images in a picture of where chains are, and how many such pictures are kept of a training, at most."""
+DRAWN_BY = 20
+"""Levels that are visited for a picture of what a diffusion draws."""
 FORGOTTEN = 0.1
 """Share of images whose class is not told, so that the network also knows them without."""
 
 
-def floats(x: Tensor, low: float, high: float) -> Tensor:
-    """Bytes as float32 between low and high."""
-    return low + (high - low) / 255 * x.to(torch.float32)
+def floats(x: Tensor, low: float, high: float, like: Tensor) -> Tensor:
+    """Bytes as numbers between low and high, in the precision of `like`."""
+    return low + (high - low) / 255 * x.to(like.dtype)
 
 
 def energy_of(network: ImageEnergyNetwork) -> NetworkEnergy | ClassifierEnergy:
@@ -60,6 +63,7 @@ class ImageLearner(Learner):
         super().__init__(network, course)
         self.betas = betas
         self.counted: list[Tensor] = []
+        self.moments: list[tuple[int, Tensor]] = []
 
     def transfer_batch_to_device(self, batch: ImageBatch, device: torch.device, dataloader_idx: int) -> ImageBatch:
         """The whole batch."""
@@ -69,6 +73,11 @@ class ImageLearner(Learner):
         """Random numbers of a step of this process, on its device."""
         seed = hash((self.recipe.seed, number, rank())) % 2**63
         return torch.Generator(self.device).manual_seed(seed)
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the precision in which the network learns."""
+        return next(self.network.parameters())
 
     def on_validation_epoch_start(self) -> None:
         """Begin to count."""
@@ -80,6 +89,21 @@ class ImageLearner(Learner):
         *sums, count = summed(torch.stack(self.counted or [none]).sum(0)).tolist()
         self.counted = []
         return [total / count for total in sums] if count else []
+
+    def moment(self, x: Tensor, low: float, high: float) -> None:
+        """Keep a picture of some of x; of many pictures, every other is dropped."""
+        shown = ((x[:SHOWN] - low) / (high - low)).clamp(0, 1).mul(255).round().to("cpu", torch.uint8)
+        self.moments.append((self.course.step, shown))
+        if len(self.moments) > MOMENTS:
+            self.moments = [self.moments[0], *self.moments[2::2]]
+
+    def kept(self) -> dict[str, Any]:
+        """The pictures, and after how many updates."""
+        return {"at": [step for step, _ in self.moments], "moments": [shown for _, shown in self.moments]}
+
+    def take_up(self, saved: dict[str, Any]) -> None:
+        """The inverse of `kept`."""
+        self.moments = list(zip(saved["at"], saved["moments"]))
 
     def configure_optimizers(self) -> Any:
         """Adam."""
@@ -112,14 +136,13 @@ class EnergyLearner(ImageLearner):
         shape = self.landscape[0].shape or ()
         self.draw = torch.Generator().manual_seed(self.recipe.seed)
         self.buffer = how.buffer(shape, generator=self.draw)
-        self.moments: list[tuple[int, Tensor]] = []
         self.last: tuple[Tensor, Tensor] | None = None
 
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
         """Contrastive divergence over the batch, and cross entropy where there are classes."""
         how, energy, draw = self.how, self.landscape[0], self.drawn(batch.number)
         self.draw.manual_seed(hash((self.recipe.seed, batch.number, 1, 1)) % 2**63)
-        clean = floats(batch.x, how.low, how.high)
+        clean = floats(batch.x, how.low, how.high, self.like)
         x = how.noised(clean, draw)
         found = how.negatives(energy, len(x), self.buffer, generator=draw)
         if isinstance(energy, ClassifierEnergy) and batch.y is not None:
@@ -132,7 +155,7 @@ class EnergyLearner(ImageLearner):
     def validation_step(self, batch: ImageBatch, batch_idx: int) -> None:
         """Count the energies that the averaged weights give to a batch, and the classes that they tell."""
         network = cast(ImageEnergyNetwork, self.averaged[0].module)
-        said = network(floats(batch.x, self.how.low, self.how.high))
+        said = network(floats(batch.x, self.how.low, self.how.high, self.like))
         logits = said if said.dim() == 2 else None
         energy = said if logits is None else -logits.logsumexp(1)
         right = (
@@ -154,29 +177,21 @@ class EnergyLearner(ImageLearner):
                     value, score = energy.evaluate(x)
                     row |= {f"energy/{name}": float(value.mean()), f"slope/{name}": float(norm(score).mean())}
             self.network.train(mode)
-            self.moment(self.last[1])
+            self.moment(self.last[1], self.how.low, self.how.high)
         if found := self.means(3):
             row["energy/validation"] = found[0]
             if self.network.config.outputs > 1:
                 row["val/accuracy"] = found[1]
         return row
 
-    def moment(self, x: Tensor) -> None:
-        """Keep a picture of where chains are; of many, every other is dropped."""
-        low, high = self.how.low, self.how.high
-        shown = ((x[:SHOWN] - low) / (high - low)).clamp(0, 1).mul(255).round().to("cpu", torch.uint8)
-        self.moments.append((self.course.step, shown))
-        if len(self.moments) > MOMENTS:
-            self.moments = [self.moments[0], *self.moments[2::2]]
-
     def kept(self) -> dict[str, Any]:
         """The buffer and the pictures."""
         places = {} if self.buffer is None else {"places": self.buffer.places}
-        return places | {"at": [step for step, _ in self.moments], "moments": [shown for _, shown in self.moments]}
+        return super().kept() | places
 
     def take_up(self, saved: dict[str, Any]) -> None:
         """The inverse of `kept`."""
-        self.moments = list(zip(saved["at"], saved["moments"]))
+        super().take_up(saved)
         if self.buffer is not None:
             self.buffer.load_state_dict({"places": saved["places"], "generator": self.draw.get_state()})
 
@@ -200,9 +215,9 @@ class NoiseLearner(ImageLearner):
             forgotten = torch.rand(len(batch.x), generator=draw, device=self.device) < FORGOTTEN
             y = batch.y.masked_fill(forgotten, network.config.classes)
             return noise_loss(
-                landscape.on(y=y), self.schedule, floats(batch.x, -1, 1), generator=draw, reduction="none"
+                landscape.on(y=y), self.schedule, floats(batch.x, -1, 1, self.like), generator=draw, reduction="none"
             )
-        return noise_loss(landscape, self.schedule, floats(batch.x, -1, 1), generator=draw, reduction="none")
+        return noise_loss(landscape, self.schedule, floats(batch.x, -1, 1, self.like), generator=draw, reduction="none")
 
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
         """The mean over the batch; where several processes train, this one's part of it."""
@@ -217,6 +232,12 @@ class NoiseLearner(ImageLearner):
         self.counted.append(torch.stack([lost.sum(), lost.new_tensor(len(lost))]).double())
 
     def measured(self) -> dict[str, float]:
-        """val/loss, if something validates."""
+        """val/loss, if something validates; also keeps a picture of what the averaged weights draw, always from one noise."""
+        score = noise_of(cast(UNet, self.averaged[0].module), self.schedule, self.scalar, self.spread)
+        draw = torch.Generator(self.device).manual_seed(self.recipe.seed)
+        shape, highest = (SHOWN, *(score.shape or ())), self.schedule.level(len(self.schedule))[1]
+        x = highest * torch.randn(shape, generator=draw, device=self.device, dtype=self.like.dtype)
+        steps = min(DRAWN_BY, len(self.schedule))
+        self.moment(reverse_diffusion(score, self.schedule, x, ddim(bounds=(-1.0, 1.0)), steps=steps), -1, 1)
         found = self.means(2)
         return {"val/loss": found[0]} if found else {}

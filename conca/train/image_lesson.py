@@ -98,9 +98,7 @@ def train_energy(
         line = f"devices '{recipe.devices}': the chains of an energy are walked on one device, not on {place.processes}"
         raise BadInput(f"{line}; name one, such as cpu or cuda:0")
     lesson = ImageLesson(network, pieces, validation, partial(energy_learner, how))
-    trained = train(lesson, recipe, folder, progress=progress, resume=resume)
-    kept: dict[str, Any] = read_checkpoint(folder / CHECKPOINT, (folder / CHECKPOINT).read_bytes())["learner"]
-    return trained, kept
+    return train(lesson, recipe, folder, progress=progress, resume=resume), last(folder)
 
 
 def energy_learner(how: EnergyRecipe, network: nn.Module, course: Course) -> EnergyLearner:
@@ -121,10 +119,19 @@ def train_diffusion(
     spread: float,
     progress: bool = True,
     resume: bool = False,
-) -> Trained:
-    """Train what tells the noise, in place; else as `conca.train.fit.train`."""
-    how = partial(noise_learner, schedule, scalar, spread)
-    return train(ImageLesson(network, pieces, validation, how), recipe, folder, progress=progress, resume=resume)
+) -> tuple[Trained, dict[str, Any]]:
+    """Train what tells the noise in place, as `conca.train.fit.train` does; also what `NoiseLearner.kept` says in the end."""
+    lesson = ImageLesson(network, pieces, validation, partial(noise_learner, schedule, scalar, spread))
+    return train(lesson, recipe, folder, progress=progress, resume=resume), last(folder)
+
+
+def last(folder: Path) -> dict[str, Any]:
+    """What the learner of the last checkpoint kept; nothing in a process that writes none."""
+    path = folder / CHECKPOINT
+    if not path.exists():
+        return {}
+    kept: dict[str, Any] = read_checkpoint(path, path.read_bytes())["learner"]
+    return kept
 
 
 def noise_learner(schedule: Schedule, scalar: bool, spread: float, network: nn.Module, course: Course) -> NoiseLearner:

@@ -63,7 +63,7 @@ def diffusion(folder, recipe=RECIPE, classes=0, resume=False, checks=True, scala
     pieces = ImagePieces(pixels, y, batch_size=6, seed=recipe.seed)
     validation = (pixels[:9], None if y is None else y[:9]) if checks else None
     options = {"scalar": scalar, "spread": 0.5, "progress": False, "resume": resume}
-    return net, train_diffusion(net, pieces, validation, Schedule.cosine(20), recipe, folder, **options), {}
+    return net, *train_diffusion(net, pieces, validation, Schedule.cosine(20), recipe, folder, **options)
 
 
 def same(one, two):
