@@ -94,6 +94,10 @@ class Drawing:
             raise BadInput("--variance belongs to --kernel ddpm")
         if self.eta is not None and self.kernel not in (None, "ddim"):
             raise BadInput("--eta belongs to --kernel ddim")
+        if self.corrector == "mala" and not model.get_params()["scalar"]:
+            raise BadInput(
+                "--corrector mala accepts by energies, and this run knows only slopes; say ula, or fit with --scalar"
+            )
         if self.ratio is not None and not 0 < self.ratio < math.inf:
             raise BadInput(f"--ratio must be a positive number, not {self.ratio}")
         if self.ratio is not None and (self.corrector, self.corrections) == (None, None) and self.kernel != "langevin":

@@ -84,7 +84,8 @@ def sample(
     parts, either = parts_of(runs)
     models = [image_model(part.run) for part in parts]
     first = models[0]
-    drawing.check(first)
+    for model in models:
+        drawing.check(model)
     if isinstance(first, ImageEnergy):
         landscape = composed(models, parts, either)
         with watched("chains", quiet) as watch:

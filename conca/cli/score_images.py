@@ -39,8 +39,8 @@ def score_images(
     model = image_model(run)
     sets = {"data": data, **({} if against is None else {"against": against})}
     tables, rows = [], {}
-    for name, path in sets.items():
-        images = judged(model.read(path, skip_broken=skip_broken))
+    read = {name: judged(model.read(path, skip_broken=skip_broken)) for name, path in sets.items()}
+    for name, images in read.items():
         found = model.novelty(images, quantile=quantile)
         found.insert(0, "image", np.arange(len(found)))
         found.insert(0, "set", name)

@@ -174,19 +174,17 @@ class ImageModel(BaseEstimator):  # type: ignore[misc]
 
     def _known(self, image: Any, mask: Any, low: float, high: float) -> Known:
         """An image and where it is known, as tensors; mask is True where it is damaged."""
-        pixels = image if isinstance(image, np.ndarray) and image.ndim == 3 else np.asarray(image)
+        pixels, shape = np.asarray(image), self.run_.shape
         if pixels.ndim == 2:
             pixels = pixels[None]
-        if pixels.shape != self.shape_ or pixels.dtype != np.uint8:
-            raise BadInput(
-                f"the image must be bytes of shape {self.shape_}, not {pixels.dtype} of shape {pixels.shape}"
-            )
+        if pixels.shape != shape or pixels.dtype != np.uint8:
+            raise BadInput(f"the image must be bytes of shape {shape}, not {pixels.dtype} of shape {pixels.shape}")
         holes = np.asarray(mask)
         if holes.shape != pixels.shape[1:] or holes.dtype != bool:
             raise BadInput(
                 f"the mask must be bool of shape {pixels.shape[1:]}, True where the image is to be completed"
             )
-        return floats_of(pixels, low, high), torch.from_numpy(~holes).expand(self.shape_).clone()
+        return floats_of(pixels, low, high), torch.from_numpy(~holes).expand(shape).clone()
 
     def save(self, out: str | Path, *, force: bool = False) -> Self:
         """Write the run folder. Raises BadInput where that cannot be done, NotFittedError before `fit`."""

@@ -184,7 +184,7 @@ def noise_errors(score: Score, schedule: Schedule, pixels: Pixels, seed: int = 0
             x = floats_of(pixels[k : k + ROWS], -1, 1)
             draw = torch.Generator().manual_seed(seed)
             for t in levels:
-                z = torch.randn(x.shape[1:], generator=draw).expand_as(x)
+                z = torch.randn(x.shape[1:], generator=draw, dtype=x.dtype).expand_as(x)
                 told = schedule.level(t)[1] * score.at(t).score(schedule.noised(x, t, z))
                 total[k : k + ROWS] += (told + z).square().flatten(1).mean(1).double().numpy()
     return total / len(levels)

@@ -94,7 +94,7 @@ def warnings(run: ImageRun) -> Iterator[str]:
     """What speaks against a training, in words, and what to do."""
     history = run.history
     steps = int(history["step"].iloc[-1]) if len(history) else 0
-    if steps < FEW[run.kind]:
+    if len(history) and steps < FEW[run.kind]:
         yield f"The training was short: {steps:,} updates. Give it more time (--max-minutes, --epochs)."
     if isinstance(run.config, EnergyConfig):
         yield from ill_energies(run)
