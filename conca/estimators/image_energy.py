@@ -105,7 +105,8 @@ class ImageEnergy(ImageModel):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The likeliest class of each image, (n,). Raises as `predict_proba` does."""
-        found: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
+        places = self.predict_proba(X).argmax(1)
+        found: NDArray[Any] = self.classes_[places]
         return found
 
     def landscape(self, label: Any = None) -> Energy:

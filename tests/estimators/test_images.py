@@ -1,6 +1,7 @@
 """Models of images as estimators: from arrays and paths, kept and loaded, drawn, completed, judged, and added up."""
 
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -20,6 +21,7 @@ from conca.estimators.image_config import DiffusionConfig, EnergyConfig
 from conca.estimators.image_diffusion import ImageDiffusion
 from conca.estimators.image_energy import ImageEnergy
 from conca.estimators.image_sums import Part, composed, parts_of
+from conca.infer import images
 from conca.models.run import read_tensors, write_tensors
 from conca.types import BadInput
 
@@ -176,6 +178,31 @@ def test_classes_are_drawn_by_name(image_runs, pixels, name):
     assert not hasattr(loaded(image_runs, "energy"), "classes_")
 
 
+def test_a_joint_model_tells_classes(image_runs, pixels):
+    model = loaded(image_runs, "joint")
+    how, found = model.recipe_, model.predict_proba(pixels)
+    with torch.no_grad():
+        logits = model.network_(how.low + (how.high - how.low) / 255 * torch.from_numpy(pixels).float())
+    np.testing.assert_allclose(found, logits.double().softmax(1).numpy(), rtol=1e-5)
+    assert (model.predict(pixels) == model.classes_[logits.argmax(1)]).all()
+    for call in (loaded(image_runs, "energy").predict, loaded(image_runs, "energy").predict_proba):
+        refused("no classes were learnt; fit with labels", call, pixels)
+    with pytest.raises(NotFittedError):
+        ImageEnergy(labels=True).predict(pixels)
+
+
+def test_who_waits_is_told_how_far_it_is(image_runs, pixels, monkeypatch):
+    monkeypatch.setattr(images, "ROWS", 2)
+    mask = np.zeros((8, 8), bool)
+    mask[0] = True
+    for name in ("energy", "scalar"):
+        shares = []
+        loaded(image_runs, name).sample(3, watch=shares.append)
+        assert shares == sorted(shares) and 0 < shares[0] < shares[-1] == 1.0 and len(shares) > 3
+        loaded(image_runs, name).complete(pixels[0], mask, 3, watch=shares.append)
+        assert shares[-1] == 1.0
+
+
 @pytest.mark.parametrize("cls", [ImageEnergy, ImageDiffusion])
 def test_scikit_learn_knows_its_way(cls, pixels):
     model = cls(features=8, epochs=3, random_state=7)
@@ -293,8 +320,8 @@ def test_energies_add_up(image_runs, pixels):
             ("A + B", a + b),
             ("A - 0.5*B", a - 0.5 * b),
             ("2*A + B - A", a + b),
-            ("A or B", -torch.log((-a).exp() + (-b).exp())),
-            ("3*A or B", -torch.log(3 * (-a).exp() + (-b).exp())),
+            ("A or B", -torch.logaddexp(-a, -b)),
+            ("3*A or B", -torch.logaddexp(math.log(3) - a, -b)),
         ):
             torch.testing.assert_close(total(models, words)(x), wanted, msg=lambda line, words=words: f"{words}: {line}")
     drawn = models["A"].sample(2, energy=total(models, "A + B"))
