@@ -31,7 +31,9 @@ def is_images(run: Path | str) -> bool:
 
 
 def image_model(run: Path | str) -> ImageEnergy | ImageDiffusion:
-    """The model of a run. Raises BadInput for a run of another task, or damaged."""
+    """The model of a run. Raises BadInput for a run of another task, or damaged, or none; the hub has none of images."""
+    if not Path(run).exists():
+        raise BadInput(f"{run}: there is no such folder; check the path")
     kind = kind_of(run)
     if kind == "energy":
         from conca.estimators.image_energy import ImageEnergy

@@ -9,6 +9,7 @@ import torch
 
 import conca
 from conca.estimators.image_config import DiffusionConfig, EnergyConfig
+from conca.estimators.image_fitting import DRAWN_BY
 from conca.estimators.image_model import ImageModel
 from conca.estimators.image_runs import ImageRun
 from conca.report.drawing import COLOURS, canvas, label, svg_of
@@ -71,7 +72,7 @@ def facts(run: ImageRun) -> list[tuple[str, str]]:
             ),
             (
                 "begin",
-                f"95% in a buffer of {how.size:,}"
+                f"{100 * (1 - how.restart):g}% in a buffer of {how.size:,}"
                 if 0 < how.restart < 1
                 else "in a buffer"
                 if how.size
@@ -137,7 +138,9 @@ def ill_energies(run: ImageRun) -> Iterator[str]:
 
 def drawn(run: ImageRun) -> Chapter:
     """Samples."""
-    by = "chains from noise" if run.kind == "energy" else "50 levels of the diffusion, without noise"
+    by = "chains from noise"
+    if isinstance(run.config, DiffusionConfig):
+        by = f"{min(DRAWN_BY, run.config.levels)} levels of the diffusion, without noise"
     words = f"{len(run.kept['samples'])} images drawn by {by}, not chosen."
     return Chapter("What it draws", [shown(run.kept["samples"].numpy(), words, words)])
 

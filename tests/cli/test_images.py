@@ -231,7 +231,8 @@ def test_a_training_that_diverges_is_one_line_and_says_what_is_left(
 
 
 SAMPLES = {
-    "no run": (["nothing"], ["nothing"]),
+    "no run": (["nothing"], ["nothing: there is no such folder"]),
+    "no run of a hub": (["nobody/nothing"], ["nobody/nothing: there is no such folder"]),
     "a forecaster": (["forecaster"], ["forecaster: is no run on images", "--task forecast"]),
     "a language model": (["writer"], ["writer: is no run on images", "--task text"]),
     "a file for a run": (["image.png"], ["image.png"]),

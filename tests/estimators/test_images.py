@@ -323,7 +323,9 @@ def test_energies_add_up(image_runs, pixels):
             ("A or B", -torch.logaddexp(-a, -b)),
             ("3*A or B", -torch.logaddexp(math.log(3) - a, -b)),
         ):
-            torch.testing.assert_close(total(models, words)(x), wanted, msg=lambda line, words=words: f"{words}: {line}")
+            torch.testing.assert_close(
+                total(models, words)(x), wanted, msg=lambda line, words=words: f"{words}: {line}"
+            )
     drawn = models["A"].sample(2, energy=total(models, "A + B"))
     assert drawn.shape == (2, 1, 8, 8) and (drawn != models["A"].sample(2)).any()
 

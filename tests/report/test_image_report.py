@@ -13,7 +13,7 @@ from PIL import Image
 
 import conca
 from conca.report import drawing
-from conca.report.image_page import warnings
+from conca.report.image_page import facts, warnings
 from conca.report.image_pictures import shown
 from conca.report.page import Picture, Table
 from conca.report.write import report, write_report
@@ -78,19 +78,34 @@ def test_a_diffusion_is_shown_without_chains(image_runs, undrawn):
     _, losses = chapter(page, "Training").parts
     last = model.history_.iloc[-1]
     assert f"training {last['train/loss']:.4g}, validation {last['val/loss']:.4g}" in losses.caption
-    facts = dict(next(part for part in page.chapters[0].parts if isinstance(part, Table)).rows)
-    assert facts["classes"] == "left, right" and facts["schedule"] == "cosine, 8 levels" and facts["updates"] == "12"
+    told = dict(next(part for part in page.chapters[0].parts if isinstance(part, Table)).rows)
+    assert told["classes"] == "left, right" and told["schedule"] == "cosine, 8 levels" and told["updates"] == "12"
+    assert "64 images drawn by 8 levels of the diffusion" in chapter(page, "What it draws").parts[0].caption
 
 
 def test_scores_and_facts_are_those_of_the_run(image_runs, undrawn):
     model = conca.load(image_runs / "joint")
-    facts, scores = (part for part in report(model).chapters[0].parts if isinstance(part, Table))
+    known, scores = (part for part in report(model).chapters[0].parts if isinstance(part, Table))
     assert [row[0] for row in scores.rows] == ["noise", "constants", "shuffled"]
     assert [float(cell) for row in scores.rows for cell in row[1:]] == pytest.approx(
         model.scores_.to_numpy().ravel(), abs=6e-4
     )
-    told = dict(facts.rows)
+    told = dict(known.rows)
     assert told["recipe"].startswith("jem (Grathwohl") and told["images"] == "8 x 8 grey" and told["updates"] == "12"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ("igebm", "95% in a buffer of 10,000"),
+        ("improved_cd", "99.9% in a buffer of 10,000"),
+        ("generative_convnet", "in a buffer"),
+        ("short_run", "at noise, always"),
+    ],
+)
+def test_where_chains_began_is_told(image_runs, recipe, words):
+    run = run_of(image_runs, "energy")
+    assert dict(facts(replace(run, config=replace(run.config, recipe=recipe))))["begin"] == words
 
 
 def test_the_file_is_whole_and_needs_no_network(image_runs, tmp_path):
