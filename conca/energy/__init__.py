@@ -26,6 +26,7 @@ rings.py        valleys that are curves
 hopfield.py     a memory whose valleys are what it stores
 network.py      a network as an energy; the check that its rows do not interact
 classifier.py   a classifier as an energy
+images.py       networks of images as energies, or as what tells the noise
 schedule.py     noise levels of a diffusion
 diffusion.py    what tells the noise as a slope, or as an energy, at each level
 reverse.py      from noise to data: ancestral, implicit, annealed; correctors

@@ -13,6 +13,7 @@ from conca.data.image_file import Pixels
 from conca.energy.chain import Kernel
 from conca.energy.diffusion import NoiseEnergy, NoiseScore
 from conca.energy.energy import Score
+from conca.energy.images import noise_of
 from conca.energy.reverse import DDIM, DDPM, ddim
 from conca.energy.schedule import Schedule
 from conca.estimators.image_config import DiffusionConfig
@@ -20,7 +21,6 @@ from conca.estimators.image_energy import place_of
 from conca.estimators.image_fitting import DRAWN_BY
 from conca.estimators.image_model import ImageModel
 from conca.infer.images import Watch, bytes_of, noise_errors, reversed_images
-from conca.train.image_learner import noise_of
 
 __all__ = ["ImageDiffusion"]
 

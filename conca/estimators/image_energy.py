@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from conca.data.image_file import Pixels
 from conca.energy.classifier import ClassifierEnergy
 from conca.energy.energy import Energy
+from conca.energy.images import energy_of
 from conca.energy.network import NetworkEnergy
 from conca.energy.recipes import Recipe
 from conca.estimators.image_config import EnergyConfig
 from conca.estimators.image_fitting import LONGER
 from conca.estimators.image_model import ImageModel
 from conca.infer.images import Watch, bytes_of, classes_of, energies, walked_images
-from conca.train.image_learner import energy_of
 from conca.types import BadInput
 
 __all__ = ["ImageEnergy"]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from conca.data.image_set import Images
 from conca.energy.chain import sample
 from conca.energy.draws import norm
+from conca.energy.images import energy_of, noise_of
 from conca.energy.recipes import Recipe
 from conca.energy.reverse import ddim
 from conca.estimators.image_config import DiffusionConfig, EnergyConfig, ImageConfig
@@ -26,7 +27,6 @@ from conca.metrics.novelty import auprc, auroc, fpr_at
 from conca.models.image_energy import ImageEnergyConfig, ImageEnergyNetwork
 from conca.models.unet import UNet, UNetConfig
 from conca.train.image_batches import ImagePieces
-from conca.train.image_learner import energy_of, noise_of
 from conca.train.recipe import Recipe as Training
 from conca.train.seeds import seeded
 from conca.types import BadInput

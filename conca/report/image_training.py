@@ -82,8 +82,9 @@ def curves(history: pd.DataFrame, lines: Sequence[tuple[Floats, str]], up: str, 
 def walks(run: ImageRun) -> Chapter | None:
     """Where chains were during the training (what was drawn), what the buffer holds, and chains from noise; None where nothing was kept."""
     kept, parts = run.kept, list[Part]()
-    energy = run.kind == "energy"
-    did = "Where chains ended" if energy else "What was drawn from one noise by 20 levels"
+    energy = isinstance(run.config, EnergyConfig)
+    levels = 0 if isinstance(run.config, EnergyConfig) else min(20, run.config.levels)
+    did = "Where chains ended" if energy else f"What was drawn from one noise by {levels} levels"
     if "moments" in kept and len(kept["moments"]):
         at = ", ".join(f"{int(step):,}" for step in kept["at"])
         rows = kept["moments"].flatten(0, 1).numpy()

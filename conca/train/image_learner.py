@@ -11,10 +11,10 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import LambdaLR
 
 from conca.energy.classifier import ClassifierEnergy
-from conca.energy.diffusion import NoiseEnergy, NoiseScore, noise_loss
+from conca.energy.diffusion import noise_loss
 from conca.energy.draws import norm
+from conca.energy.images import energy_of, noise_of
 from conca.energy.losses import contrastive_divergence, jem
-from conca.energy.network import NetworkEnergy
 from conca.energy.recipes import Recipe
 from conca.energy.reverse import ddim, reverse_diffusion
 from conca.energy.schedule import Schedule
@@ -25,7 +25,7 @@ from conca.train.image_batches import ImageBatch
 from conca.train.learner import Learner
 from conca.train.ranks import rank, summed
 
-__all__ = ["EnergyLearner", "NoiseLearner", "energy_of", "floats", "noise_of"]
+__all__ = ["EnergyLearner", "NoiseLearner", "floats"]
 
 WARM, LEAST = 100, 0.05
 """Steps in which the rate rises, at most; what is left of it in the end."""
@@ -40,20 +40,6 @@ FORGOTTEN = 0.1
 def floats(x: Tensor, low: float, high: float, like: Tensor) -> Tensor:
     """Bytes as numbers between low and high, in the precision of `like`."""
     return low + (high - low) / 255 * x.to(like.dtype)
-
-
-def energy_of(network: ImageEnergyNetwork) -> NetworkEnergy | ClassifierEnergy:
-    """The energy that a network is read as: its one number, or that of a classifier where it has several."""
-    form = network.config
-    shape = (form.channels, form.height, form.width)
-    return NetworkEnergy(network, shape) if form.outputs == 1 else ClassifierEnergy(network, shape)
-
-
-def noise_of(network: UNet, schedule: Schedule, scalar: bool, spread: float) -> NoiseScore | NoiseEnergy:
-    """The landscapes that a network which tells the noise is read as: slopes, or energies (`scalar`)."""
-    form = network.config
-    shape = (form.channels, form.height, form.width)
-    return NoiseEnergy(network, schedule, shape, spread=spread) if scalar else NoiseScore(network, schedule, shape)
 
 
 class ImageLearner(Learner):

@@ -70,10 +70,14 @@ def test_an_energy_is_shown_with_its_samples_moments_buffer_and_energies(image_r
     assert f"{np.median(kept['heights']):.4g}" in chapter(page, TITLES[-1]).parts[0].caption
 
 
-def test_a_diffusion_is_shown_without_chains(image_runs, undrawn):
+def test_a_diffusion_is_shown_with_what_it_drew_along_the_training(image_runs, undrawn):
     model = conca.load(image_runs / "diffusion")
     page = report(model)
-    assert [one.title for one in page.chapters] == [title for title in TITLES if title != "Chains"]
+    along = "Samples along the training"
+    assert [one.title for one in page.chapters] == [along if title == "Chains" else title for title in TITLES]
+    (moments,) = chapter(page, along).parts
+    assert (images(moments) == cells(model.run_.kept["moments"].flatten(0, 1).numpy(), 16)).all()
+    assert "by 8 levels, after 6, 12 updates" in moments.caption
     assert page.title == "A diffusion of images"
     _, losses = chapter(page, "Training").parts
     last = model.history_.iloc[-1]

@@ -241,6 +241,17 @@ def test_a_training_that_runs_away_says_so(tmp_path):
         diffusion(tmp_path / "noise", replace(RECIPE, lr=1e30, steps=50), checks=False)
 
 
+@pytest.mark.parametrize(
+    ("train", "precision"), [(energy, "64-true"), (diffusion, "64-true"), (diffusion, "bf16-mixed")]
+)
+def test_it_learns_in_the_precision_that_is_asked_for(tmp_path, train, precision):
+    recipe = replace(RECIPE, precision=precision, epochs=1, steps=2)
+    one, trained, _ = train(tmp_path / "a", recipe)
+    two, _, _ = train(tmp_path / "b", replace(recipe, precision="32-true"))
+    assert {t.dtype for t in one.state_dict().values()} == {torch.float32} and not same(one, two)
+    assert np.isfinite([*trained.history[-1].values()]).all()
+
+
 @pytest.mark.parametrize("devices", ["2", "cpu:2"])
 def test_the_chains_of_an_energy_stay_on_one_device(tmp_path, devices):
     with pytest.raises(BadInput, match=f"devices '{devices}': .*one device, not on 2; name one") as error:
