@@ -10,7 +10,6 @@ from typer import Argument, Option
 from conca.cli.images import Drawing, check_picture, image_model, write_picture
 from conca.cli.sample import Corrections, Corrector, Eta, Kernel, Ratio, Scale, Seed, Steps, Variance
 from conca.cli.screen import notice, watched
-from conca.types import BadInput
 
 __all__ = ["complete"]
 
@@ -49,9 +48,7 @@ def complete(
     The same chains as of `conca sample`, with the known pixels held where they are. Of a diffusion, --corrections let the new part
     look at the known one more often.
     """
-    if number < 1 or scale < 1:
-        raise BadInput("--number and --scale must be 1 or more")
-    check_picture(out, force)
+    check_picture(out, force, image, mask, number=number, scale=scale)
     drawing = Drawing(steps, kernel, variance, eta, None, None, corrector, corrections, ratio)
     model = image_model(run)
     drawing.check(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,8 @@ __all__ = ["Drawing", "check_picture", "image_model", "is_images", "write_pictur
 
 KERNELS = "ddim", "ddpm", "langevin"
 CORRECTORS = "ula", "mala"
+LARGEST = 64
+"""Pixels that one becomes, at most."""
 RATIO = 0.1
 """Step of a corrector, times the variance of the noise of a level."""
 
@@ -135,13 +137,20 @@ def corrector(name: str, ratio: float) -> Callable[[float], Kernel[Any, Any]]:
     return lambda noise: make(ratio * noise**2)
 
 
-def check_picture(path: Path, force: bool, endings: Sequence[str] = (".png", ".npz")) -> None:
-    """Refuse a file that cannot be written, before any work is done."""
+def check_picture(
+    path: Path, force: bool, *inputs: Path, number: int = 1, scale: int = 1, columns: int | None = None
+) -> None:
+    """Refuse a file that cannot be written, or not in this form, before any work is done."""
     from conca.cli.output import check_free
 
-    if path.suffix.lower() not in endings:
-        raise BadInput(f"{path}: pictures are written to {' or '.join(endings)}; name such a file")
-    check_free(path, force)
+    if number < 1 or not 1 <= scale <= LARGEST or (columns is not None and columns < 1):
+        raise BadInput(f"--number and --columns must be 1 or more, --scale from 1 to {LARGEST}")
+    ending = path.suffix.lower()
+    if ending not in (".png", ".npz"):
+        raise BadInput(f"{path}: pictures are written to .png or .npz; name such a file")
+    if ending == ".npz" and (scale != 1 or columns is not None):
+        raise BadInput(f"{path}: holds an array, and --scale and --columns belong to a picture; leave them out")
+    check_free(path, force, *inputs)
 
 
 def write_picture(path: Path, pixels: Pixels, columns: int | None, scale: int) -> None:

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 __all__ = ["check_free", "write_csv"]
 
 
-def check_free(path: Path, force: bool) -> None:
-    """Refuse a place that cannot take the file, before any work is done."""
+def check_free(path: Path, force: bool, *inputs: Path) -> None:
+    """Refuse a place that cannot take the file, before any work is done; also, whatever is forced, that of an input."""
+    for given in inputs:
+        if path.exists() and given.exists() and path.samefile(given):
+            raise BadInput(f"{path}: is read by this command, so it is not replaced; name another file")
     if path.is_dir():
         raise BadInput(f"{path}: is a directory; name a file")
     if path.exists() and not path.is_file():

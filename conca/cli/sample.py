@@ -9,7 +9,6 @@ from typer import Argument, Option
 
 from conca.cli.images import Drawing, check_picture, image_model, write_picture
 from conca.cli.screen import notice, watched
-from conca.types import BadInput
 
 __all__ = ["sample"]
 
@@ -22,7 +21,8 @@ Steps: TypeAlias = Annotated[
     ),
 ]
 Kernel: TypeAlias = Annotated[
-    str | None, Option(metavar="WORD", help="Of a diffusion: ddim or ddpm (ancestral) [ddim].")
+    str | None,
+    Option(metavar="WORD", help="Of a diffusion: ddim, ddpm (ancestral), or langevin (only --corrector moves) [ddim]."),
 ]
 Variance: TypeAlias = Annotated[str | None, Option(metavar="WORD", help="Of ddpm: large (beta) or small [large].")]
 Eta: TypeAlias = Annotated[
@@ -74,9 +74,7 @@ def sample(
     other; they are of one task, size and colour. A sum of diffusions is no diffusion of the sum: --corrections walk each level,
     which brings images nearer to it.
     """
-    if number < 1 or scale < 1 or (columns is not None and columns < 1):
-        raise BadInput("--number, --columns and --scale must be 1 or more")
-    check_picture(out, force)
+    check_picture(out, force, number=number, scale=scale, columns=columns)
     drawing = Drawing(steps, kernel, variance, eta, schedule, levels, corrector, corrections, ratio)
     from conca.estimators.image_energy import ImageEnergy
     from conca.estimators.image_sums import composed, parts_of

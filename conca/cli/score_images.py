@@ -35,7 +35,7 @@ def score_images(
     from conca.metrics.novelty import auprc, auroc, fpr_at
 
     if out is not None:
-        check_free(out, force)
+        check_free(out, force, data, *([] if against is None else [against]))
     model = image_model(run)
     sets = {"data": data, **({} if against is None else {"against": against})}
     tables, rows = [], {}

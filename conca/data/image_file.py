@@ -63,7 +63,7 @@ def load_image(
     if shape[0] == 3 and len(pixels) == 1:
         return coloured(pixels, "rgb")
     if len(pixels) != shape[0]:
-        raise BadInput(f"{path}: the picture has colours where grey is wanted; convert it (colour, --colour grey)")
+        raise BadInput(f"{path}: the picture has colours where grey is wanted; convert it to grey")
     return pixels
 
 

@@ -117,7 +117,7 @@ class EnergyConfig(ImageConfig):
         if self.chain_steps is not None:
             self.whole("chain_steps", 1, 10**6)
         if self.l2 is not None:
-            self.number("l2", "at least 0", lambda x: 0 <= x < 1e6)
+            self.number("l2", "from 0 to 1,000,000", lambda x: 0 <= x <= 1e6)
         self.check("spectral", self.spectral in (None, True, False), "True, False or None")
 
     def how(self) -> Recipe:

@@ -140,7 +140,7 @@ class ImageDiffusion(ImageModel):
         Args:
             n: how many.
             kernel: `ddpm(...)` or `ddim(...)`; None: ddim without noise, kept between -1 and 1; "langevin": none but the corrector.
-            steps: how many of the levels are visited; None: all.
+            steps: how many of the levels are visited (50, or all where there are fewer); None: all.
             schedule: None: that of the training; another one is walked as well (`schedule_of`).
             corrector, corrections: further steps at each level, see `conca.energy.reverse_diffusion`.
             label: a class, where classes were learnt.
@@ -215,7 +215,7 @@ class ImageDiffusion(ImageModel):
             n,
             kernel=None if kernel == "langevin" else kernel or ddim(bounds=(-1.0, 1.0)),
             seed=seed,
-            steps=None if steps is None else min(steps, len(schedule)),
+            steps=min(steps, len(schedule)) if steps == DRAWN_BY else steps,
             corrector=corrector,
             corrections=corrections,
             known=known,

@@ -6,9 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from conca.data.image_file import Pixels
 from conca.energy.classifier import ClassifierEnergy
+from conca.energy.draws import whole
 from conca.energy.energy import Energy
 from conca.energy.images import energy_of
 from conca.energy.network import NetworkEnergy
@@ -16,6 +18,7 @@ from conca.energy.recipes import Recipe
 from conca.estimators.image_config import EnergyConfig
 from conca.estimators.image_fitting import LONGER
 from conca.estimators.image_model import ImageModel
+from conca.estimators.image_runs import ImageRun
 from conca.infer.images import Watch, bytes_of, classes_of, energies, walked_images
 from conca.types import BadInput
 
@@ -84,9 +87,13 @@ class ImageEnergy(ImageModel):
     @property
     def energy_(self) -> NetworkEnergy | ClassifierEnergy:
         """The landscape. Raises NotFittedError before `fit`."""
-        found = energy_of(self.run_.network)  # type: ignore[arg-type]
-        found.eval()
-        return found
+        check_is_fitted(self)
+        return self._energy
+
+    def _take(self, run: ImageRun) -> None:
+        super()._take(run)
+        self._energy = energy_of(run.network)  # type: ignore[arg-type]  # made once: it tries whether rows of the network are apart
+        self._energy.eval()
 
     def _heights(self, pixels: Pixels) -> NDArray[np.float64]:
         how = self.recipe_
@@ -172,7 +179,7 @@ class ImageEnergy(ImageModel):
 
     def _steps(self, steps: int | None) -> int:
         how = self.recipe_
-        return how.steps * (LONGER if how.size else 1) if steps is None else steps
+        return how.steps * (LONGER if how.size else 1) if steps is None else whole(steps, "the number of steps")
 
 
 def place_of(label: Any, classes: tuple[str, ...]) -> int:

@@ -20,7 +20,7 @@ from conca.energy.images import energy_of, noise_of
 from conca.energy.recipes import Recipe
 from conca.energy.reverse import ddim
 from conca.estimators.image_config import DiffusionConfig, EnergyConfig, ImageConfig
-from conca.estimators.image_runs import COLUMNS, ImageRun
+from conca.estimators.image_runs import COLUMNS, JUDGED, ImageRun
 from conca.estimators.training import trainer
 from conca.infer.images import bytes_of, energies, noise_errors, reversed_images, walked_images
 from conca.metrics.novelty import auprc, auroc, fpr_at
@@ -38,8 +38,6 @@ N = TypeVar("N", bound=nn.Module)
 
 VALIDATION, MOST = 50, 500
 """One image of so many validates, and no more than this."""
-JUDGED = 1000
-"""Images held out that are judged, at most."""
 SHOWN, DRAWN_BY = 64, 50
 """Images that are drawn for the report, and by how many steps of a diffusion."""
 LOOK = 5

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from conca.data.image_arrays import as_pixels
 from conca.data.image_file import Pixels
+from conca.data.image_folder import Fit
 from conca.data.image_set import Images
 from conca.data.images import load_images
 from conca.estimators.arguments import check_switches, folder_of
@@ -23,11 +25,17 @@ from conca.estimators.image_runs import ImageRun, read_image_run, write_image_ru
 from conca.estimators.workplace import workplace
 from conca.infer.images import Known, floats_of
 from conca.infer.novelty import Calibration
+from conca.models.image_energy import ImageEnergyConfig, ImageEnergyNetwork
 from conca.models.run import check_free, new_folder
+from conca.models.unet import UNet
 from conca.train.ranks import first
+from conca.train.seeds import seeded
 from conca.types import BadInput
 
 __all__ = ["ImageModel", "images_of"]
+
+ROUNDING = 1e-5
+"""Of a score: one that is higher by less than this share is not counted as higher."""
 
 
 def images_of(
@@ -51,9 +59,6 @@ def images_of(
         if y is not None:
             raise BadInput("labels are a part of Images; leave y out")
         return X
-    from conca.data.image_arrays import as_pixels
-    from conca.data.image_folder import Fit
-
     pixels, _ = as_pixels(np.asarray(X), "X", Fit(None if size is None else (size, size), colour))
     if y is not None and len(np.asarray(y)) != len(pixels):
         raise BadInput(f"{len(pixels)} images and {len(np.asarray(y))} labels; give one for each")
@@ -117,7 +122,7 @@ class ImageModel(BaseEstimator):  # type: ignore[misc]
             X, y, size=config.size, colour=config.colour, labelled=config.labels, skip_broken=skip_broken
         )
         images = settled(images, config)
-        stamp = {"options": config.as_dict(), "data": images.stamp()}
+        stamp = {"options": {"task": config.kind, **config.as_dict()}, "data": images.stamp()}
         with torch.inference_mode(False), torch.enable_grad(), workplace(out, force, resume, stamp) as folder:
             if isinstance(config, EnergyConfig):
                 run = fit_energy(config, images, folder, progress=progress, resume=resume)
@@ -142,9 +147,8 @@ class ImageModel(BaseEstimator):  # type: ignore[misc]
         images = images_of(X, size=config.size, colour=config.colour, skip_broken=skip_broken)
         if images.shape != self._run.shape:
             wanted, found = (described(shape) for shape in (self._run.shape, images.shape))
-            raise BadInput(
-                f"{images.source.partition(':')[0]}: images are {found}, and {wanted} was fitted; fit with size and colour"
-            )
+            line = f"{images.source.partition(':')[0]}: images are {found}, and {wanted} was fitted"
+            raise BadInput(f"{line}; make them so, or fit with size and colour (--size, --colour)")
         return images
 
     def _heights(self, pixels: Pixels) -> NDArray[np.float64]:
@@ -160,14 +164,19 @@ class ImageModel(BaseEstimator):  # type: ignore[misc]
 
         Raises:
             BadInput: as `read` does, and for a quantile that cannot be reached. Where nothing was held out at the fit, rank is NaN and
-                alarm 0.
+                alarm too.
         """
         images = self.read(X)
         found = self._heights(images.pixels)
         calibration = Calibration.of(self._run.kept["heights"].numpy(), "images")
         if not len(calibration.scores):
-            return pd.DataFrame({"novelty": found, "rank": np.nan, "alarm": 0})
-        rank = calibration.rank(found)
+            if quantile is not None:
+                raise BadInput(
+                    "nothing was held out when this run was fitted, so no image has a rank; leave the quantile out"
+                )
+            return pd.DataFrame({"novelty": found, "rank": np.nan, "alarm": np.nan})
+        rounding = ROUNDING * (np.abs(found) + calibration.scores.std())  # it differs with what is scored at once
+        rank = calibration.rank(found - rounding)
         return pd.DataFrame(
             {"novelty": found, "rank": rank, "alarm": (rank >= calibration.checked(quantile)).astype(int)}
         )
@@ -185,6 +194,27 @@ class ImageModel(BaseEstimator):  # type: ignore[misc]
                 f"the mask must be bool of shape {pixels.shape[1:]}, True where the image is to be completed"
             )
         return floats_of(pixels, low, high), torch.from_numpy(~holes).expand(shape).clone()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the network and its landscape, which cannot be pickled under a spectral norm: these as tensors."""
+        state: dict[str, Any] = super().__getstate__()
+        if "_run" not in state:
+            return state
+        run: ImageRun = state["_run"]
+        rest = {name: value for name, value in state.items() if name not in ("_energy", "network_", "_run")}
+        fields = {name: value for name, value in vars(run).items() if name != "network"}
+        return rest | {"_packed": (fields, run.network.config, run.network.state_dict())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The inverse of `__getstate__`."""
+        packed = state.pop("_packed", None)
+        super().__setstate__(state)
+        if packed is not None:
+            fields, config, tensors = packed
+            with seeded(0):
+                network = ImageEnergyNetwork(config) if isinstance(config, ImageEnergyConfig) else UNet(config)
+            network.to(next(iter(tensors.values())).dtype).load_state_dict(tensors)
+            self._take(ImageRun(network=network.eval(), **fields))
 
     def save(self, out: str | Path, *, force: bool = False) -> Self:
         """Write the run folder. Raises BadInput where that cannot be done, NotFittedError before `fit`."""

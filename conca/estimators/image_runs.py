@@ -18,10 +18,12 @@ from conca.models.run import load_tensors, read_tensors, write_config, write_ten
 from conca.models.unet import UNet, UNetConfig
 from conca.train.seeds import seeded
 
-__all__ = ["COLUMNS", "ImageRun", "read_image_run", "write_image_run"]
+__all__ = ["COLUMNS", "JUDGED", "ImageRun", "read_image_run", "write_image_run"]
 
 COLUMNS = "AUROC", "AUPR", "FPR95"
 """Of the scores: how well images held out are told from others."""
+JUDGED = 1000
+"""Images held out that are judged, at most."""
 PARTS = "conca", "options", "network", "classes", "source", "spread", "highest", "held_out"
 
 
@@ -102,7 +104,7 @@ def read_image_run(folder: Path, kind: str) -> ImageRun:
     load_tensors(network, folder / "model.safetensors")
     with located(folder / "evaluation.safetensors"):
         kept = read_tensors(folder / "evaluation.safetensors")
-        check_kept(kept, network)
+        check_kept(kept, network, saved["held_out"])
     return ImageRun(
         config,
         network.eval(),
@@ -117,12 +119,13 @@ def read_image_run(folder: Path, kind: str) -> ImageRun:
     )
 
 
-def check_kept(kept: dict[str, Tensor], network: ImageEnergyNetwork | UNet) -> None:
+def check_kept(kept: dict[str, Tensor], network: ImageEnergyNetwork | UNet, held_out: int) -> None:
     """Raise BadInput unless the heights and the samples of a saved run are there, and of its images."""
     form = network.config
     heights, samples = kept.get("heights"), kept.get("samples")
     fine = heights is not None and heights.dim() == 1 and heights.dtype == torch.float64
     damaged(fine, "the heights of what was held out are missing, or no list of numbers")
+    damaged(len(kept["heights"]) == min(held_out, JUDGED), "it holds as many heights as another run held out")
     fine = samples is not None and samples.dtype == torch.uint8
     fine = fine and samples is not None and samples.shape[1:] == (form.channels, form.height, form.width)
     damaged(fine, "the samples are missing, or of other images")

@@ -42,6 +42,8 @@ def parts_of(words: Sequence[str]) -> tuple[list[Part], bool]:
 
     Raises BadInput for words that are no sum.
     """
+    if len(words) == 1 and not Path(words[0]).exists():
+        words = re.split(r"\s+(\+|-|or)\s+", words[0].strip())  # a sum in quotes
     if not words or len(words) % 2 == 0:
         raise BadInput(
             f"cannot read {' '.join(words)!r} as a sum of runs; write RUN1 + RUN2, RUN1 - 0.5*RUN2 or RUN1 or RUN2"
@@ -61,8 +63,10 @@ def part_of(word: str, sign: float) -> Part:
     if (match := WEIGHT.fullmatch(word)) and not Path(word).exists():
         weight, run = sign * float(match["weight"]), match["run"]
     label = None
-    if not Path(run).exists() and ":" in run:
-        run, _, label = run.rpartition(":")
+    if ":" in run and not Path(run).exists():
+        ends = [place for place, letter in enumerate(run) if letter == ":"]
+        end = next((place for place in ends if Path(run[:place]).exists()), ends[-1])
+        run, label = run[:end], run[end + 1 :]
     if weight == 0:
         raise BadInput(f"{word}: a weight of 0 leaves nothing of it; leave it out")
     return Part(run, label, weight)

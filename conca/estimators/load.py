@@ -37,6 +37,8 @@ def load(place: str | Path, **options: Any) -> Forecaster | Classifier | Languag
         model: LanguageModel = found.from_pretrained(place, **options)
         return model
     if options:
-        raise BadInput(f"{place}: is a run to {kind}, which takes no option {next(iter(options))!r}; leave it out")
+        raise BadInput(
+            f"{place}: is a run of kind '{kind}', which takes no option {next(iter(options))!r}; leave it out"
+        )
     estimator: Forecaster | Classifier | ImageEnergy | ImageDiffusion = found.load(place)
     return estimator

@@ -87,8 +87,12 @@ def walked_images(
     for place in range(0, whole(n, "the number of images"), ROWS):
         draw = torch.Generator().manual_seed(hash((seed, place)) % 2**63)
         rows = min(ROWS, n - place)
-        fresh = how.start(energy.shape or ())(ROWS, draw)[:rows].to(torch.float32)
-        x = fresh if start is None else start[place : place + rows]
+        x = (
+            start[place : place + rows]
+            if start is not None
+            else how.low
+            + (how.high - how.low) * torch.rand(ROWS, *(energy.shape or ()), generator=draw, dtype=torch.float32)[:rows]
+        )
         chains = Chains(landscape, kernel or how.kernel, x, generator=draw)
         for step in range(0, steps, LOOK):
             count = min(LOOK, steps - step)
