@@ -391,6 +391,7 @@ def test_forecasting_needs_no_lightning(fitted, tmp_path):
     table().to_csv(tmp_path / "t.csv", index=False)
     program = (
         "import sys; sys.modules['lightning'] = None; import conca; model = conca.load(sys.argv[1]);"
+        "import conca.estimators.image_diffusion, conca.estimators.image_energy;"  # of images neither
         "assert len(model.predict(sys.argv[2])) == 16"
     )
     run = [sys.executable, "-c", program, str(tmp_path / "run"), str(tmp_path / "t.csv")]

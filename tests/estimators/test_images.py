@@ -5,8 +5,6 @@ import math
 import pickle
 import re
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -390,16 +388,6 @@ def test_what_does_not_go_together(image_runs):
         ("short", r"A and short read pixels from \(0.0, 1.0\) and \(-1.0, 1.0\); fit both by one recipe"),
     ):
         refused(words, total, models, f"A + {name}")
-
-
-def test_what_is_fitted_does_without_lightning(image_runs, tmp_path):
-    code = (
-        "import sys; sys.modules['lightning'] = None; import conca; model = conca.load(sys.argv[1]);"
-        "import numpy as np; print(model.sample(2).shape, len(model.novelty(sys.argv[2])))"
-    )
-    words = [sys.executable, "-c", code, image_runs / "joint", image_runs / "bars.npz"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout == "(2, 1, 8, 8) 60\n", done.stderr
 
 
 def config(change):

@@ -36,6 +36,12 @@ RECIPE = Recipe(
 HOW = replace(igebm(), steps=3, size=40, restart=0.3)
 
 
+@pytest.fixture(autouse=True)
+def _briefly(monkeypatch):
+    """Pictures of what a diffusion draws take few levels."""
+    monkeypatch.setattr(image_learner, "DRAWN_BY", 2)
+
+
 def images(n=20, classes=0):
     draw = np.random.default_rng(0)
     pixels = np.zeros((n, 1, 8, 8), np.uint8)
@@ -88,13 +94,13 @@ def broken_off(train, folder, steps, **options):
 
 CASES = {
     "energy": (energy, {}),
-    "joint": (energy, {"classes": 3, "how": replace(HOW, noise=0.03), "checks": False}),
+    "joint": (energy, {"classes": 3, "how": replace(HOW, noise=0.03)}),
     "short runs": (energy, {"how": replace(short_run(), steps=3)}),
     "diffusion": (diffusion, {"classes": 3}),
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["joint", "short runs", "diffusion"])
 def test_broken_off_it_ends_with_the_same_bits(tmp_path, name):
     train, options = CASES[name]
     one, whole, kept = train(tmp_path / "whole", **options)
@@ -137,8 +143,7 @@ FIRST = ["epoch", "step", "lr", "train/loss"]
     ("name", "more"),
     [
         ("energy", [*ENERGIES, "energy/validation"]),
-        ("joint", ENERGIES),
-        ("short runs", [*ENERGIES, "energy/validation"]),
+        ("joint", [*ENERGIES, "energy/validation", "val/accuracy"]),
         ("diffusion", ["val/loss"]),
     ],
 )
@@ -227,10 +232,12 @@ def test_the_average_decays_as_it_is_told():
 
 
 def test_what_is_kept_is_the_average_by_the_decay_of_the_recipe(tmp_path):
-    plain, _, _ = diffusion(tmp_path / "plain", replace(RECIPE, average=False), checks=False)
-    slow, _, _ = diffusion(tmp_path / "slow", replace(RECIPE, decay=0.999), checks=False)
-    fast, _, _ = diffusion(tmp_path / "fast", replace(RECIPE, decay=0.0), checks=False)
-    assert same(plain, fast) and not same(plain, slow)
+    few = replace(RECIPE, epochs=1, steps=3)
+    plain, _, _ = diffusion(tmp_path / "plain", replace(few, average=False), checks=False)
+    slow, _, _ = diffusion(tmp_path / "slow", replace(few, decay=0.999), checks=False)
+    fast, _, _ = diffusion(tmp_path / "fast", replace(few, decay=0.0), checks=False)
+    other, _, _ = diffusion(tmp_path / "other", replace(few, decay=0.0, seed=1), checks=False)
+    assert same(plain, fast) and not same(plain, slow) and not same(fast, other)
 
 
 def test_a_training_that_runs_away_says_so(tmp_path):
@@ -257,14 +264,6 @@ def test_the_chains_of_an_energy_stay_on_one_device(tmp_path, devices):
     with pytest.raises(BadInput, match=f"devices '{devices}': .*one device, not on 2; name one") as error:
         energy(tmp_path, replace(RECIPE, devices=devices))
     assert "\n" not in str(error.value) and not [*tmp_path.iterdir()]
-
-
-def test_the_same_seed_is_the_same_training_and_another_is_not(tmp_path):
-    one, first, _ = energy(tmp_path / "a")
-    two, second, _ = energy(tmp_path / "b")
-    three, third, _ = energy(tmp_path / "c", replace(RECIPE, seed=1))
-    assert same(one, two) and first == second
-    assert not same(one, three) and first != third
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path):
