@@ -17,8 +17,9 @@ __all__ = ["minima"]
 POINTS = ((-2.4, 0.3), (-2.0, -0.1), (-0.8, 0.6), (0.7, -0.6), (1.3, 0.0), (2.6, 0.3))
 SCALE = 0.05
 TABLE = (1, 100, 140, 170, 250, 400, 1000)
-"""Levels that are counted on a grid, too."""
-SIDE, STEPS = 8, 300
+DRAWN = (*range(20, 181, 20), 220, 280, 310, 320, 330, 360)
+"""Levels that are counted on a grid, too; and more of them for the picture."""
+SIDE, STEPS = 8, 200
 """Starts along a side of the square from which the landscapes are descended, and steps of a descent."""
 
 
@@ -27,7 +28,7 @@ def minima() -> Stop:
     schedule = Schedule.linear(1000)
     points = torch.tensor(POINTS, dtype=torch.float64)
     six = Noised(GaussianMixture(points, SCALE), schedule)
-    found = {t: valleys(six, t) for t in sorted({*TABLE, *range(20, 421, 20)})}
+    found = {t: valleys(six, t) for t in sorted({*TABLE, *DRAWN})}
     claims = [
         Claim(f"valleys at level {t:,}: on a grid, by descent", on_grid(six.at(t)), len(found[t]), 0.0) for t in TABLE
     ]
@@ -84,7 +85,7 @@ def parted(path: Noised) -> int:
 def picture(found: dict[int, Tensor]) -> Picture:
     """How many valleys there are, and where along the first coordinate."""
     figure, (above, below) = canvas(2, 2.1, sharex=True)
-    levels = [t for t in found if t <= 420]
+    levels = [t for t in found if t <= max(DRAWN + TABLE[:-1])]
     above.step(levels, [len(found[t]) for t in levels], where="mid", color=COLOURS[0], lw=1.6)
     label(above, "", "valleys")
     for t in levels:

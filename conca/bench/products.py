@@ -28,7 +28,7 @@ from conca.report.page import Picture
 
 __all__ = ["products"]
 
-LEVELS, ROWS, CORRECTIONS = 60, 2000, 5
+LEVELS, ROWS, CORRECTIONS = 40, 2000, 5
 Corrector = Callable[[float], Kernel[Any, Any]]
 
 
@@ -122,7 +122,7 @@ def bowls(schedule: Schedule) -> list[Claim]:
         Claim(
             "a walk down summed scores, levels without end: variance 1/3",
             1 / 3,
-            walked(Schedule.linear(4000), 0.5),
+            walked(Schedule.linear(1000), 0.5),
             1e-3,
         )
     ]
@@ -141,7 +141,7 @@ def bowls(schedule: Schedule) -> list[Claim]:
         )
     x = torch.linspace(-3, 3, 40, dtype=torch.float64).reshape(20, 2)
     joined = Noised(GaussianMixture(torch.cat([bowl(-1).means, bowl(1).means])), schedule)
-    gap = max(float((mixture(one, other).at(t).score(x) - joined.at(t).score(x)).abs().max()) for t in (1, 30, LEVELS))
+    gap = max(float((mixture(one, other).at(t).score(x) - joined.at(t).score(x)).abs().max()) for t in (1, 20, LEVELS))
     return [*claims, Claim("a mixture of the noised less the noised mixture, slopes, at most", 0.0, gap, 1e-12)]
 
 

@@ -77,7 +77,7 @@ def test_circulation_of_a_field_that_turns_and_of_one_that_does_not():
 
 
 def test_a_twin_that_is_no_landscape_is_seen_and_nothing_is_left_to_chance(monkeypatch):
-    monkeypatch.setattr(circulation, "STEPS", 30)
+    monkeypatch.setattr(circulation, "STEPS", 5)
     before = torch.get_rng_state()
     first, again = (circulation.circulation() for _ in range(2))
     assert torch.equal(torch.get_rng_state(), before)

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 import torch
 
-from conca.bench import correction, fading, minima, settling, slopes, tub, wells
+from conca.bench import correction, fading, settling, slopes, tub, wells
 from conca.bench.discretisation import level, slope
 from conca.bench.forms import forms
 from conca.bench.retrieval import VARIANCES, variances
@@ -93,7 +93,7 @@ def test_a_slope_of_times_is_told_from_another():
 def test_it_is_the_same_every_time_and_leaves_random_numbers_alone(stops):
     torch.manual_seed(7)
     before = torch.get_rng_state()
-    again = [wells.wells(), settling.settling(), forms(), fading.fading(), correction.correction(), minima.minima()]
+    again = [wells.wells(), settling.settling(), forms(), fading.fading(), correction.correction()]
     assert torch.equal(torch.get_rng_state(), before)
     known = {stop.title: stop for stop in stops}
     for stop in again:
