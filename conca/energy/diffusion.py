@@ -150,10 +150,12 @@ def noise_loss(
 
     Raises:
         Divergence: where a loss is not finite.
-        BadInput: for levels that are none.
+        BadInput: for levels that are none, and data that are not floating point.
 
     Source: Ho, Jain & Abbeel 2020, eq. 14 (the simple loss).
     """
+    if not x.is_floating_point():
+        raise BadInput(f"noise is added to floating-point data, such as images from -1 to 1, not to {x.dtype}")
     if t is None:
         t = torch.randint(1, len(schedule) + 1, (len(x),), generator=generator, device=generator.device)
     z = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)

@@ -24,7 +24,7 @@ from conca.energy import (
 from conca.types import BadInput
 
 
-def seeded(seed=0):
+def seeded(seed=1):  # 0 is that of every test, and noise must not be the start again
     return torch.Generator().manual_seed(seed)
 
 
@@ -121,7 +121,7 @@ class Told(nn.Module):
 
 def test_a_walk_is_equation_eleven_level_by_level():
     """x <- (x - beta / noise eps) / sqrt(alpha) + sqrt(beta) z, no noise on the last level; one draw a level, from the generator alone."""
-    schedule, draw = Schedule.cosine(12), seeded(1)
+    schedule, draw = Schedule.cosine(12), seeded()
     start, x = torch.randn(5, 2), None
     x, seen = start, []
     for t in range(12, 0, -1):
@@ -134,7 +134,7 @@ def test_a_walk_is_equation_eleven_level_by_level():
     watched, before = [], torch.get_rng_state()
     score = NoiseScore(Told(), schedule)
     found = reverse_diffusion(
-        score, schedule, start, ddpm(), watch=lambda t, x: watched.append((t, x)), generator=seeded(1)
+        score, schedule, start, ddpm(), watch=lambda t, x: watched.append((t, x)), generator=seeded()
     )
     assert torch.equal(torch.get_rng_state(), before)
     assert [t for t, _ in watched] == list(range(11, -1, -1))
