@@ -97,14 +97,14 @@ def test_both_learn_by_the_same_loss():
 
     for kind in (NoiseScore, NoiseEnergy):
         score, losses = kind(Small(), schedule), []
-        rule = torch.optim.Adam(score.parameters(), 0.02)
-        for _ in range(60):
-            rule.zero_grad()
-            loss = noise_loss(score, schedule, x, t=torch.full((64,), 4), generator=seeded())
-            loss.backward()
-            rule.step()
+        for _ in range(80):
+            loss = noise_loss(score, schedule, x, t=torch.full((64,), 10), generator=seeded())
+            slopes = torch.autograd.grad(loss, list(score.parameters()))
+            with torch.no_grad():
+                for weight, slope in zip(score.parameters(), slopes):
+                    weight -= 0.1 * slope
             losses.append(float(loss.detach()))
-        assert losses[-1] < 0.6 * losses[0]
+        assert losses[-1] < 0.75 * losses[0]
 
 
 def test_a_class_is_bound_and_handed_on():
