@@ -92,7 +92,7 @@ def drawn(landscape: Energy, schedule: Schedule, corrector: Corrector | None, co
     draw = torch.Generator().manual_seed(0)
     noise = torch.randn(ROWS, 2, generator=draw, dtype=torch.float64)
     return reverse_diffusion(
-        landscape, schedule, noise, ddpm(), corrector=corrector, corrections=corrections, generator=draw
+        landscape, schedule, ddpm(), noise, corrector=corrector, corrections=corrections, generator=draw
     )
 
 

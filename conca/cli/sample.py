@@ -17,7 +17,7 @@ Steps: TypeAlias = Annotated[
     int | None,
     Option(
         metavar="N",
-        help="Of each chain [4 times those of the training]; of a diffusion, levels that are visited [50; ddpm: all].",
+        help="Of each chain [16 times those of the training]; of a diffusion, levels that are visited [50; ddpm: all].",
     ),
 ]
 Kernel: TypeAlias = Annotated[

@@ -130,8 +130,8 @@ def ddim(eta: float = 0.0, *, bounds: Bounds | None = None) -> DDIM:
 def reverse_diffusion(
     score: Score,
     schedule: Schedule,
-    x: Tensor,
     kernel: DDPM | DDIM | None,
+    x: Tensor,
     *,
     steps: int | None = None,
     spacing: Spacing = "even",
@@ -150,15 +150,15 @@ def reverse_diffusion(
     ...     def forward(self, x, t): return x.square().sum(1) / 2
     >>> draw = torch.Generator().manual_seed(0)
     >>> z = torch.randn(1000, 1, generator=draw)
-    >>> x = reverse_diffusion(Data(), Schedule.cosine(50), z, ddpm(), generator=draw)
+    >>> x = reverse_diffusion(Data(), Schedule.cosine(50), ddpm(), z, generator=draw)
     >>> 0.9 < float(x.std()) < 1.1
     True
 
     Args:
         score: a landscape with levels t, such as `NoiseScore`, `NoiseEnergy`, and sums of these (composition).
         schedule: whose levels they are.
-        x: the start; `torch.randn(...) * schedule.noise[-1]`.
         kernel: `ddpm()`, `ddim()`; None: no move, only corrections, and in the end the mean of the data.
+        x: the start; `torch.randn(...) * schedule.noise[-1]`.
         steps, spacing: which levels are visited, see `Schedule.levels`.
         corrector: the kernel of further steps on each level that was reached, as a function of its noise (a standard
             deviation): `lambda s: ula(0.1 * s**2)`, `lambda s: mala(...)` where all parts are energies.

@@ -135,7 +135,7 @@ class ImageEnergy(ImageModel):
 
         Args:
             n: how many.
-            steps: of each chain; None: four times those of the training, or as many where it always began at noise.
+            steps: of each chain; None: sixteen times those of the training, or as many where it always began at noise.
             label: a class, where classes were learnt.
             random_state: the same one, and the same n, give the same images.
             energy: another landscape over such images, such as a sum with others (composition).

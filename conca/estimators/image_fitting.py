@@ -42,8 +42,8 @@ SHOWN, DRAWN_BY = 64, 50
 """Images that are drawn for the report, and by how many steps of a diffusion."""
 LOOK = 5
 """Steps of a chain between two looks at it."""
-LONGER = 4
-"""Chains that draw images are so many times as long as those that trained; short-run chains are as long."""
+LONGER = 16
+"""Chains that draw images from noise are so many times as long as those that went on in a buffer; short-run chains are as long."""
 
 
 @dataclass(frozen=True)

@@ -139,8 +139,8 @@ def reversed_images(
             reverse_diffusion(
                 score,
                 schedule,
-                x,
                 kernel,
+                x,
                 steps=steps,
                 corrector=corrector,
                 corrections=corrections,

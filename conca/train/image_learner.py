@@ -224,6 +224,6 @@ class NoiseLearner(ImageLearner):
         shape, highest = (SHOWN, *(score.shape or ())), self.schedule.level(len(self.schedule))[1]
         x = highest * torch.randn(shape, generator=draw, device=self.device, dtype=self.like.dtype)
         steps = min(DRAWN_BY, len(self.schedule))
-        self.moment(reverse_diffusion(score, self.schedule, x, ddim(bounds=(-1.0, 1.0)), steps=steps), -1, 1)
+        self.moment(reverse_diffusion(score, self.schedule, ddim(bounds=(-1.0, 1.0)), x, steps=steps), -1, 1)
         found = self.means(2)
         return {"val/loss": found[0]} if found else {}

@@ -134,7 +134,7 @@ def test_a_walk_is_equation_eleven_level_by_level():
     watched, before = [], torch.get_rng_state()
     score = NoiseScore(Told(), schedule)
     found = reverse_diffusion(
-        score, schedule, start, ddpm(), watch=lambda t, x: watched.append((t, x)), generator=seeded()
+        score, schedule, ddpm(), start, watch=lambda t, x: watched.append((t, x)), generator=seeded()
     )
     assert torch.equal(torch.get_rng_state(), before)
     assert [t for t, _ in watched] == list(range(11, -1, -1))
@@ -146,12 +146,12 @@ def test_a_walk_is_equation_eleven_level_by_level():
 def test_few_implicit_steps_draw_nothing_and_bounds_hold_what_is_told():
     schedule, x = Schedule.cosine(50), torch.randn(4, 2)
     score = NoiseScore(Told(), schedule)
-    found = reverse_diffusion(score, schedule, x, ddim(), steps=5)
-    assert torch.equal(found, reverse_diffusion(score, schedule, x, ddim(), steps=5, generator=seeded()))
+    found = reverse_diffusion(score, schedule, ddim(), x, steps=5)
+    assert torch.equal(found, reverse_diffusion(score, schedule, ddim(), x, steps=5, generator=seeded()))
     assert float(found.abs().max()) > 0.1
-    held = reverse_diffusion(score, schedule, x, ddim(bounds=[-0.1, 0.1]), steps=5)
+    held = reverse_diffusion(score, schedule, ddim(bounds=[-0.1, 0.1]), x, steps=5)
     assert float(held.abs().max()) <= 0.1, "the last x_0 is what comes out"
-    assert reverse_diffusion(score, schedule, x[:0], ddim(), steps=5).shape == (0, 2)
+    assert reverse_diffusion(score, schedule, ddim(), x[:0], steps=5).shape == (0, 2)
 
 
 class Pair(Energy):
@@ -170,7 +170,7 @@ def test_what_is_known_ends_as_it_is_and_all_else_moves():
     schedule, seen = Schedule.linear(50), {}
     x, known, mask = torch.randn(2000, 2), torch.tensor([1.7, math.nan]), torch.tensor([True, False])
     found = reverse_diffusion(
-        Pair(schedule), schedule, x, ddpm(), known=known, mask=mask, watch=seen.__setitem__, generator=seeded(),
+        Pair(schedule), schedule, ddpm(), x, known=known, mask=mask, watch=seen.__setitem__, generator=seeded(),
         corrector=lambda s: ula(0.3 * s**2), corrections=2,
     )  # fmt: skip
     assert bool((found[:, 0] == 1.7).all()) and bool((found[:, 1] != x[:, 1]).all())
@@ -187,8 +187,8 @@ def test_what_is_known_of_an_image_keeps_its_bits():
     found = reverse_diffusion(
         NoiseScore(Flat(), schedule),
         schedule,
-        torch.randn_like(image),
         ddpm(),
+        torch.randn_like(image),
         known=image,
         mask=spot,
         generator=seeded(),
@@ -213,14 +213,14 @@ def test_corrections_are_made_on_each_level_that_is_reached():
 
     score = Bowl(schedule)
     reverse_diffusion(
-        score, schedule, torch.randn(3, 2), ddpm(), corrector=corrector, corrections=2, generator=seeded()
+        score, schedule, ddpm(), torch.randn(3, 2), corrector=corrector, corrections=2, generator=seeded()
     )
     assert asked == [schedule.level(t)[1] for t in (5, 4, 3, 2, 1)]
     asked.clear()
-    reverse_diffusion(score, schedule, torch.randn(3, 2), None, corrector=corrector, steps=3, generator=seeded())
+    reverse_diffusion(score, schedule, None, torch.randn(3, 2), corrector=corrector, steps=3, generator=seeded())
     assert asked == [schedule.level(t)[1] for t in schedule.levels(3)]
     with pytest.raises(TypeError, match="hmc accepts by differences of energy"):
-        reverse_diffusion(Slope(score), schedule, torch.randn(3, 2), ddpm(), corrector=corrector, generator=seeded())
+        reverse_diffusion(Slope(score), schedule, ddpm(), torch.randn(3, 2), corrector=corrector, generator=seeded())
 
 
 def test_corrections_bring_back_the_variance_that_few_steps_lose():
@@ -229,7 +229,7 @@ def test_corrections_bring_back_the_variance_that_few_steps_lose():
     alone = walked(schedule, ddpm("small"), 0.25)
     held = walked(schedule, ddpm("small"), 0.25, corrections=3)
     found = reverse_diffusion(
-        Bowl(schedule, 0.5), schedule, x, ddpm("small"), corrector=lambda s: ula(0.3 * s**2), corrections=3,
+        Bowl(schedule, 0.5), schedule, ddpm("small"), x, corrector=lambda s: ula(0.3 * s**2), corrections=3,
         generator=seeded(),
     )  # fmt: skip
     assert float(found.var()) == pytest.approx(held, rel=5 * (2 / 10_000) ** 0.5)
@@ -243,7 +243,7 @@ def test_without_moves_it_is_annealed_langevin_and_the_mean_of_the_data_in_the_e
     def kernel(noise):
         return ula(0.1 * noise**2)
 
-    found = reverse_diffusion(bowl, schedule, x, None, corrector=kernel, corrections=10, generator=seeded())
+    found = reverse_diffusion(bowl, schedule, None, x, corrector=kernel, corrections=10, generator=seeded())
     ends, _ = anneal(
         [bowl.at(t) for t in levels], [kernel(schedule.level(t)[1]) for t in levels], x, 10, generator=seeded()
     )
@@ -264,7 +264,7 @@ def test_a_walk_that_leaves_the_finite_numbers_says_where():
 
     schedule = Schedule.cosine(10)
     with pytest.raises(Divergence) as raised:
-        reverse_diffusion(NoiseScore(Lost(), schedule), schedule, torch.randn(3, 2), ddim())
+        reverse_diffusion(NoiseScore(Lost(), schedule), schedule, ddim(), torch.randn(3, 2))
     first = next(t for t in range(10, 0, -1) if schedule.ratio[t - 1] < 1)
     assert raised.value.__notes__ == [f"between levels {first} and {first - 1} of 10"]
 
@@ -321,7 +321,7 @@ def test_what_is_no_kernel_is_refused_in_one_line(make, said):
 
 def test_a_network_alone_is_no_landscape():
     with pytest.raises(TypeError, match="wrap a network in NoiseScore"):
-        reverse_diffusion(nn.Linear(2, 2), SCHEDULE, torch.randn(3, 2), ddim())
+        reverse_diffusion(nn.Linear(2, 2), SCHEDULE, ddim(), torch.randn(3, 2))
 
 
 @pytest.fixture(scope="module")
