@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.optim import Adam
-from torch.optim.lr_scheduler import LambdaLR
 
 from conca.energy.classifier import ClassifierEnergy
 from conca.energy.diffusion import noise_loss
@@ -24,6 +22,7 @@ from conca.train.course import Course
 from conca.train.image_batches import ImageBatch
 from conca.train.learner import Learner
 from conca.train.ranks import rank, summed
+from conca.train.rates import falling
 
 __all__ = ["EnergyLearner", "NoiseLearner", "floats"]
 
@@ -93,19 +92,8 @@ class ImageLearner(Learner):
 
     def configure_optimizers(self) -> Any:
         """Adam."""
-        recipe, course = self.recipe, self.course
-        optimizer = Adam(self.network.parameters(), lr=recipe.lr, betas=self.betas)
-        steps = recipe.epochs * recipe.steps
-        warm = min(max(steps // 20, 1), WARM)
-
-        def rate(step: int) -> float:
-            done = step / steps
-            if recipe.max_minutes is not None:
-                done = max(done, course.seconds / (60 * recipe.max_minutes))
-            fall = 0.5 * (1 + math.cos(math.pi * min(done, 1)))
-            return min(1.0, (step + 1) / warm) * (LEAST + (1 - LEAST) * fall)
-
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, rate), "interval": "step"}}
+        optimizer = Adam(self.network.parameters(), lr=self.recipe.lr, betas=self.betas)
+        return falling(optimizer, self.course, warm=WARM, least=LEAST, by_time=True)
 
 
 class EnergyLearner(ImageLearner):

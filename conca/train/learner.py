@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import nn
 from torch.optim import AdamW, Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 
 from conca.train.averaged import Averaged
 from conca.train.course import Course
 from conca.train.groups import param_groups
 from conca.train.ranks import add_up, rank, world
+from conca.train.rates import falling
 
 __all__ = ["Learner"]
 
@@ -71,11 +70,4 @@ class Learner(LightningModule):
         """AdamW; the rate rises over the first twentieth of the steps and falls along a cosine to a twentieth."""
         recipe = self.recipe
         optimizer = AdamW(param_groups(self.network, lr=recipe.lr, weight_decay=recipe.weight_decay))
-        steps = recipe.epochs * recipe.steps
-        warm = min(max(steps // 20, 1), 200)
-
-        def rate(step: int) -> float:
-            fall = 0.5 * (1 + math.cos(math.pi * min(step / steps, 1)))
-            return min(1.0, (step + 1) / warm) * (0.05 + 0.95 * fall)
-
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, rate), "interval": "step"}}
+        return falling(optimizer, self.course, warm=200, least=0.05)

@@ -8,7 +8,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.optim import AdamW
-from torch.optim.lr_scheduler import LambdaLR
 
 from conca.models.language import LanguageNetwork
 from conca.train.course import Course
@@ -16,6 +15,7 @@ from conca.train.groups import param_groups
 from conca.train.learner import Learner
 from conca.train.passages import TextBatch
 from conca.train.ranks import summed
+from conca.train.rates import falling
 
 __all__ = ["TextLearner"]
 
@@ -64,20 +64,8 @@ class TextLearner(Learner):
 
     def configure_optimizers(self) -> Any:
         """AdamW; the rate rises over a few steps and falls along a cosine, by steps or, where it ends earlier, by time."""
-        recipe, course = self.recipe, self.course
-        groups = param_groups(self.network, lr=recipe.lr, weight_decay=recipe.weight_decay)
-        optimizer = AdamW(groups, betas=BETAS)
-        steps = recipe.epochs * recipe.steps
-        warm = min(max(steps // 20, 1), WARM)
-
-        def rate(step: int) -> float:
-            done = step / steps
-            if recipe.max_minutes is not None:
-                done = max(done, course.seconds / (60 * recipe.max_minutes))
-            fall = 0.5 * (1 + math.cos(math.pi * min(done, 1)))
-            return min(1.0, (step + 1) / warm) * (LEAST + (1 - LEAST) * fall)
-
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, rate), "interval": "step"}}
+        groups = param_groups(self.network, lr=self.recipe.lr, weight_decay=self.recipe.weight_decay)
+        return falling(AdamW(groups, betas=BETAS), self.course, warm=WARM, least=LEAST, by_time=True)
 
 
 def lost(network: LanguageNetwork, batch: TextBatch) -> Tensor:
