@@ -143,7 +143,7 @@ def test_what_is_known_stays(name: str, image_runs: Path, say: Say) -> None:
     )
     before, after = (np.asarray(Image.open(path)) for path in ("image.png", "out.png"))
     assert (before[:, :4] == after[:, :4]).all() and (before[:, 4:] != after[:, 4:]).any()
-    words = "--mask", "mask.png", "-n", 4, "--out", "ways.npz"
+    words = "--mask", "mask.png", "-n", 4, "--steps", 2, "--out", "ways.npz"  # longer chains may all end in one place
     assert say("complete", image_runs / name, "image.png", *words) == (0, "", "conca: wrote ways.npz\n")
     ways = np.load("ways.npz")["X"]
     assert (ways[:, 0, :, :4] == before[:, :4]).all() and (ways[0] != ways[1]).any()

@@ -227,7 +227,7 @@ def test_a_picture_of_a_shape(tmp_path):
     assert (load_image(grey, shape=(3, 8, 7)) == GREY[0]).all() and load_image(grey, shape=(3, 8, 7)).shape == (3, 8, 7)
     assert (load_image(colour, shape=(3, 8, 7)) == RGB[0].transpose(2, 0, 1)).all()
     fails(
-        r"colour.png: the picture has colours where grey is wanted; convert it \(colour",
+        r"colour.png: the picture has colours where grey is wanted; convert it to grey",
         load_image,
         colour,
         shape=(1, 8, 7),
