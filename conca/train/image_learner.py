@@ -76,11 +76,12 @@ class ImageLearner(Learner):
         return [total / count for total in sums] if count else []
 
     def moment(self, x: Tensor, low: float, high: float) -> None:
-        """Keep a picture of some of x; of many pictures, every other is dropped."""
+        """Keep a picture of some of x; of too many pictures the one that lies closest between its neighbours is dropped."""
         shown = ((x[:SHOWN] - low) / (high - low)).clamp(0, 1).mul(255).round().to("cpu", torch.uint8)
         self.moments.append((self.course.step, shown))
         if len(self.moments) > MOMENTS:
-            self.moments = [self.moments[0], *self.moments[2::2]]
+            at = [step for step, _ in self.moments]
+            self.moments.pop(min(range(1, len(at) - 1), key=lambda k: at[k + 1] - at[k - 1]))
 
     def kept(self) -> dict[str, Any]:
         """The pictures, and after how many updates."""
