@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from conca.estimators.image_diffusion import ImageDiffusion
     from conca.estimators.image_energy import ImageEnergy
 
-__all__ = ["Drawing", "check_picture", "image_model", "is_images", "write_picture"]
+__all__ = ["Drawing", "check_picture", "image_model", "write_picture"]
 
 KERNELS = "ddim", "ddpm", "langevin"
 CORRECTORS = "ula", "mala"
@@ -25,11 +25,6 @@ LARGEST = 64
 """Pixels that one becomes, at most."""
 RATIO = 0.1
 """Step of a corrector, times the variance of the noise of a level."""
-
-
-def is_images(run: Path | str) -> bool:
-    """Whether a run is of images. Raises BadInput for what is no run."""
-    return kind_of(run) in ("energy", "diffusion")
 
 
 def image_model(run: Path | str) -> ImageEnergy | ImageDiffusion:

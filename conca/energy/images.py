@@ -1,6 +1,9 @@
-"""What networks of images are read as: energies, or what tells the noise at each level of a diffusion."""
+"""Images as landscapes see them: bytes as numbers and back, and what networks of images are read as."""
 
 from __future__ import annotations
+
+import torch
+from torch import Tensor
 
 from conca.energy.classifier import ClassifierEnergy
 from conca.energy.diffusion import NoiseEnergy, NoiseScore
@@ -9,7 +12,17 @@ from conca.energy.schedule import Schedule
 from conca.models.image_energy import ImageEnergyNetwork
 from conca.models.unet import UNet
 
-__all__ = ["energy_of", "noise_of"]
+__all__ = ["energy_of", "noise_of", "to_bytes", "to_floats"]
+
+
+def to_floats(x: Tensor, low: float, high: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Bytes as numbers between low and high."""
+    return low + (high - low) / 255 * x.to(dtype)
+
+
+def to_bytes(x: Tensor, low: float, high: float) -> Tensor:
+    """Numbers between low and high as bytes, on the CPU; what lies outside is cut off."""
+    return ((x - low) / (high - low)).clamp(0, 1).mul(255).round().to("cpu", torch.uint8)
 
 
 def energy_of(network: ImageEnergyNetwork) -> NetworkEnergy | ClassifierEnergy:

@@ -70,12 +70,12 @@ class Recipe:
     spectral: bool = False
     differs: str = ""
 
-    def start(self, shape: tuple[int, ...]) -> Start:
+    def start(self, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Start:
         """Uniform noise of points of this shape: what a `ReplayBuffer` begins with."""
 
         def fresh(n: int, generator: torch.Generator) -> Tensor:
             return self.low + (self.high - self.low) * torch.rand(
-                n, *shape, generator=generator, device=generator.device
+                n, *shape, generator=generator, device=generator.device, dtype=dtype
             )
 
         return fresh

@@ -259,7 +259,7 @@ def strangers(pixels: Pixels, seed: int) -> Iterator[tuple[str, Pixels]]:
 def walk(network: ImageEnergyNetwork, how: Recipe, steps: int, seed: int) -> Tensor:
     """Mean energy and slope of chains from noise, after every fifth step, (steps // 5, 2)."""
     landscape, draw = energy_of(network), torch.Generator().manual_seed(seed)
-    start = how.start(landscape.shape or ())(SHOWN, draw).to(torch.float32)
+    start = how.start(landscape.shape or (), torch.float32)(SHOWN, draw)
     chain, _ = sample(landscape, how.kernel, start, steps, LOOK, generator=draw)
     with torch.no_grad():
         found = [landscape.evaluate(x) for x in chain]

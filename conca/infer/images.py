@@ -14,6 +14,7 @@ from conca.energy.chain import Chains, Kernel, undisturbed
 from conca.energy.classifier import ClassifierEnergy
 from conca.energy.draws import whole
 from conca.energy.energy import Energy, Score
+from conca.energy.images import to_bytes, to_floats
 from conca.energy.recipes import Recipe
 from conca.energy.reverse import DDIM, DDPM, reverse_diffusion
 from conca.energy.schedule import Schedule
@@ -46,12 +47,12 @@ PROBES = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 def floats_of(pixels: Pixels, low: float, high: float) -> Tensor:
     """Bytes (..., C, H, W) as float32 between low and high."""
-    return low + (high - low) / 255 * torch.from_numpy(np.require(pixels, requirements=["C", "W"])).to(torch.float32)
+    return to_floats(torch.from_numpy(np.require(pixels, requirements=["C", "W"])), low, high)
 
 
 def bytes_of(x: Tensor, low: float, high: float) -> Pixels:
     """Numbers between low and high as bytes; what lies outside is cut off."""
-    found: Pixels = ((x - low) / (high - low)).clamp(0, 1).mul(255).round().to("cpu", torch.uint8).numpy()
+    found: Pixels = to_bytes(x, low, high).numpy()
     return found
 
 
@@ -62,9 +63,7 @@ def walked_images(
     *,
     steps: int,
     seed: int,
-    kernel: Kernel[Any, Any] | None = None,
     known: Known | None = None,
-    start: Tensor | None = None,
     watch: Watch | None = None,
 ) -> Tensor:
     """Where n chains from noise end, (n, C, H, W), between `how.low` and `how.high`.
@@ -74,26 +73,20 @@ def walked_images(
         how: the recipe that it was trained by.
         steps: of each chain.
         seed: of the noise; the first chains begin at the same places, however many are asked for.
-        kernel: None: that of the recipe.
         known: what does not move.
-        start: where chains begin, (n, C, H, W); None: at noise.
         watch: is told how far it is.
 
     Raises:
         Divergence: where a chain leaves the finite numbers.
     """
     landscape = energy if known is None else energy.given(*known)
+    fresh = how.start(energy.shape or (), torch.float32)
     found = []
     for place in range(0, whole(n, "the number of images"), ROWS):
         draw = torch.Generator().manual_seed(hash((seed, place)) % 2**63)
         rows = min(ROWS, n - place)
-        x = (
-            start[place : place + rows]
-            if start is not None
-            else how.low
-            + (how.high - how.low) * torch.rand(ROWS, *(energy.shape or ()), generator=draw, dtype=torch.float32)[:rows]
-        )
-        chains = Chains(landscape, kernel or how.kernel, x, generator=draw)
+        x = fresh(ROWS, draw)[:rows]
+        chains = Chains(landscape, how.kernel, x, generator=draw)
         for step in range(0, steps, LOOK):
             count = min(LOOK, steps - step)
             chains.run(count, count)

@@ -11,7 +11,8 @@ from torch.optim import Adam
 from conca.energy.classifier import ClassifierEnergy
 from conca.energy.diffusion import noise_loss
 from conca.energy.draws import norm
-from conca.energy.images import energy_of, noise_of
+from conca.energy.energy import Score
+from conca.energy.images import energy_of, noise_of, to_bytes, to_floats
 from conca.energy.losses import contrastive_divergence, jem
 from conca.energy.recipes import Recipe
 from conca.energy.reverse import ddim, reverse_diffusion
@@ -24,7 +25,7 @@ from conca.train.learner import Learner
 from conca.train.ranks import rank, summed
 from conca.train.rates import falling
 
-__all__ = ["EnergyLearner", "NoiseLearner", "floats"]
+__all__ = ["EnergyLearner", "NoiseLearner"]
 
 WARM, LEAST = 100, 0.05
 """Steps in which the rate rises, at most; what is left of it in the end."""
@@ -34,11 +35,6 @@ DRAWN_BY = 20
 """Levels that are visited for a picture of what a diffusion draws."""
 FORGOTTEN = 0.1
 """Share of images whose class is not told, so that the network also knows them without."""
-
-
-def floats(x: Tensor, low: float, high: float, like: Tensor) -> Tensor:
-    """Bytes as numbers between low and high, in the precision of `like`."""
-    return low + (high - low) / 255 * x.to(like.dtype)
 
 
 class ImageLearner(Learner):
@@ -60,9 +56,9 @@ class ImageLearner(Learner):
         return torch.Generator(self.device).manual_seed(seed)
 
     @property
-    def like(self) -> Tensor:
-        """A tensor of the precision in which the network learns."""
-        return next(self.network.parameters())
+    def numbers(self) -> torch.dtype:
+        """The precision in which the network learns."""
+        return next(self.network.parameters()).dtype
 
     def on_validation_epoch_start(self) -> None:
         """Begin to count."""
@@ -77,8 +73,7 @@ class ImageLearner(Learner):
 
     def moment(self, x: Tensor, low: float, high: float) -> None:
         """Keep a picture of some of x; of too many pictures the one that lies closest between its neighbours is dropped."""
-        shown = ((x[:SHOWN] - low) / (high - low)).clamp(0, 1).mul(255).round().to("cpu", torch.uint8)
-        self.moments.append((self.course.step, shown))
+        self.moments.append((self.course.step, to_bytes(x[:SHOWN], low, high)))
         if len(self.moments) > MOMENTS:
             at = [step for step, _ in self.moments]
             self.moments.pop(min(range(1, len(at) - 1), key=lambda k: at[k + 1] - at[k - 1]))
@@ -117,7 +112,7 @@ class EnergyLearner(ImageLearner):
         """Contrastive divergence over the batch, and cross entropy where there are classes."""
         how, energy, draw = self.how, self.landscape[0], self.drawn(batch.number)
         self.draw.manual_seed(hash((self.recipe.seed, batch.number, 1, 1)) % 2**63)
-        clean = floats(batch.x, how.low, how.high, self.like)
+        clean = to_floats(batch.x, how.low, how.high, self.numbers)
         x = how.noised(clean, draw)
         found = how.negatives(energy, len(x), self.buffer, generator=draw)
         if isinstance(energy, ClassifierEnergy) and batch.y is not None:
@@ -130,7 +125,7 @@ class EnergyLearner(ImageLearner):
     def validation_step(self, batch: ImageBatch, batch_idx: int) -> None:
         """Count the energies that the averaged weights give to a batch, and the classes that they tell."""
         network = cast(ImageEnergyNetwork, self.averaged[0].module)
-        said = network(floats(batch.x, self.how.low, self.how.high, self.like))
+        said = network(to_floats(batch.x, self.how.low, self.how.high, self.numbers))
         logits = said if said.dim() == 2 else None
         energy = said if logits is None else -logits.logsumexp(1)
         right = (
@@ -184,15 +179,13 @@ class NoiseLearner(ImageLearner):
         self.schedule, self.scalar, self.spread = schedule, scalar, spread
 
     def lost(self, network: UNet, batch: ImageBatch, draw: torch.Generator) -> Tensor:
-        """The sum of the losses of a batch, (B,)."""
-        landscape = noise_of(network, self.schedule, self.scalar, self.spread)
+        """The loss of each image of a batch, (B,)."""
+        landscape: Score = noise_of(network, self.schedule, self.scalar, self.spread)
         if batch.y is not None:
             forgotten = torch.rand(len(batch.x), generator=draw, device=self.device) < FORGOTTEN
-            y = batch.y.masked_fill(forgotten, network.config.classes)
-            return noise_loss(
-                landscape.on(y=y), self.schedule, floats(batch.x, -1, 1, self.like), generator=draw, reduction="none"
-            )
-        return noise_loss(landscape, self.schedule, floats(batch.x, -1, 1, self.like), generator=draw, reduction="none")
+            landscape = landscape.on(y=batch.y.masked_fill(forgotten, network.config.classes))
+        x = to_floats(batch.x, -1, 1, self.numbers)
+        return noise_loss(landscape, self.schedule, x, generator=draw, reduction="none")
 
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
         """The mean over the batch; where several processes train, this one's part of it."""
@@ -211,7 +204,7 @@ class NoiseLearner(ImageLearner):
         score = noise_of(cast(UNet, self.averaged[0].module), self.schedule, self.scalar, self.spread)
         draw = torch.Generator(self.device).manual_seed(self.recipe.seed)
         shape, highest = (SHOWN, *(score.shape or ())), self.schedule.level(len(self.schedule))[1]
-        x = highest * torch.randn(shape, generator=draw, device=self.device, dtype=self.like.dtype)
+        x = highest * torch.randn(shape, generator=draw, device=self.device, dtype=self.numbers)
         steps = min(DRAWN_BY, len(self.schedule))
         self.moment(reverse_diffusion(score, self.schedule, ddim(bounds=(-1.0, 1.0)), x, steps=steps), -1, 1)
         found = self.means(2)
